@@ -246,7 +246,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "there is no … at …": "Paths in a `graph.pbtxt` start from its directory.",
             "is not a flag that a file or a variable may set": "Give it on the command line.",
             "OTEL_EXPORTER_OTLP_ENDPOINT": "`pip install '.[otel]'`, or unset the variable.",
-            "traces can be sent by": "Set `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`.",
+            "OTEL_EXPORTER_OTLP_PROTOCOL must be": "Set `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`.",
             "cannot write the log": "Give `--log-file` a path that the server's user may write.",
             "parser must be one of": "Leave the flag out, or give a "
             "[name of the table](chat-and-tools.md#tool-call-formats).",
@@ -272,7 +272,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "responses are not stored until": "Another server uses the directory, or the disk "
             "cannot be written: make room on it or mount it read-write. The server tries again.",
             "responses are still not stored": "Make room on the disk or mount it read-write.",
-            "the disk is used from now on": "No action needed: the disk works again.",
+            "responses are stored on disk from now on": "No action needed: the disk works again.",
             "cannot keep the state in": "Give a `--state-dir` that is a directory of this user, or "
             "a database that this version may use.",
             "responses are not stored": "The database cannot be reached: see "

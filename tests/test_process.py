@@ -147,7 +147,7 @@ def test_unwritable_state_directory_is_used_once_it_can_be(manager, tmp_path):
         directory.symlink_to(disk)
         server.wait_until(lambda metrics: metrics["state_on_disk"] == 1)
         manager.states_until(f"STATUS=serving {NAME}: 0 running, 0 waiting, 0 connections")
-        server.wait_for_log("the disk is used from now on")
+        server.wait_for_log("responses are stored on disk from now on")
         id = json.loads(server.ask(post("/v1/conversations", b"{}")).body)["id"]
         assert find(server, id) == 200
         server.process.kill()

@@ -1,5 +1,5 @@
 """Converts GGUF files to OpenVINO models (graph, weights and tokenizer) without other libraries.
 
-It reads a file's metadata and tensors and builds the same graph as an export. It is independent of
-the backends.
+The graph has the same structure as an export by optimum-intel. This package is independent of the
+backends.
 """

@@ -30,12 +30,12 @@ _TEMPLATE: Final = "tokenizer.chat_template"
 _TEMPLATE_NAME: Final = re.compile(r"[\w-]+")
 
 _SAMPLING: Final = rows_by_name(SamplingFields, "gguf")
-"""The rows that the keys `general.sampling.` give values for. Their defaults are llama.cpp's: with
-temperature 1 and all tokens a small model soon writes nonsense."""
+"""The sampling parameters that the keys `general.sampling.*` set. The defaults are llama.cpp's:
+with temperature 1 and no top_k or top_p, a small model soon writes nonsense."""
 
 
 def named_ids(fields: TokenizerFields) -> dict[str, int]:
-    """Returns the ids of tokens by their role in templates and batches."""
+    """Returns the ids of the special tokens by role, such as "bos" or "eos"."""
     ids = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
     found = {name: fields.token_id(field) for name, field in ids.items()}
     return {name: token_id for name, token_id in found.items() if token_id is not None}
@@ -45,7 +45,7 @@ def text_files(
     metadata: Metadata, parameters: Hyperparameters, fields: TokenizerFields, vocab_size: int
 ) -> dict[str, str]:
     """Returns the contents of the model's text files by file name, in the format of optimum-intel's
-    exports. `vocab_size` is the number of the model's logits."""
+    exports. `vocab_size` is the number of logits."""
     files = {
         "config.json": json.dumps(_config(parameters, fields, vocab_size)),
         "tokenizer_config.json": json.dumps(
@@ -89,7 +89,7 @@ def _templates(metadata: Metadata) -> dict[str, str]:
 
 
 class FileHead(NamedTuple):
-    """The description of the model in a file's head."""
+    """A model's metadata, hyperparameters and tokenizer fields, read without the tensors' data."""
 
     file: GgufFile
     parameters: Hyperparameters
@@ -97,8 +97,8 @@ class FileHead(NamedTuple):
 
 
 def read_contents(path: Path) -> FileHead:
-    """Reads the head of a GGUF file; takes milliseconds. Raises ConfigurationError if the file is
-    broken, or its model or tokenizer is not supported."""
+    """Reads the metadata of a GGUF file; takes milliseconds. Raises ConfigurationError if the file
+    is broken, or its model or tokenizer is not supported."""
     file = read_gguf(path)
     try:
         return FileHead(file, read_hyperparameters(file.metadata), TokenizerFields(file.metadata))
@@ -107,9 +107,9 @@ def read_contents(path: Path) -> FileHead:
 
 
 def convert(path: Path, directory: Path) -> None:
-    """Fills `directory`. Raises ConfigurationError if the file is not supported; OSError if the
-    directory cannot be written."""
-    # Loads a native library, which a process that only reads heads can do without.
+    """Writes the converted model to `directory`. Raises ConfigurationError if the file is not
+    supported, and OSError if the directory cannot be written."""
+    # Imported here because it loads a native library, which is not needed for reading metadata.
     from fastovms.gguf.graph import build_decoder
     from fastovms.gguf.tokenizer import build_tokenizer
 
@@ -129,12 +129,13 @@ def convert(path: Path, directory: Path) -> None:
     for name, content in {**contents, "tokenizer.json": json.dumps(tokenizer_json)}.items():
         (directory / name).parent.mkdir(exist_ok=True)
         (directory / name).write_text(content, encoding="utf-8")
-    # f16 would round scales and norms.
+    # compress_to_fp16 would round scales and norms.
     _save(model, directory / "openvino_model.xml", compress_to_fp16=False)
 
 
 def _save(model: ov.Model, path: Path, **options: bool) -> None:
-    """Writes a graph. Raises OSError: the disk is full, or fails, which OpenVINO does not say."""
+    """Writes a graph and its weights. Raises OSError if the disk is full or fails: OpenVINO's
+    exception does not say so."""
     try:
         ov.save_model(model, path, **options)
     except RuntimeError as error:

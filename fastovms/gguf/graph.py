@@ -31,7 +31,7 @@ Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
 
 _BLOCKS_AT_ONCE: Final = 2**15
-"""The number of blocks that are unpacked at a time, which bounds the memory for it."""
+"""The number of blocks that are unpacked at a time; it bounds the memory for unpacking."""
 
 _FLOATS: Final = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}
 _INTEGERS: Final = {
@@ -40,17 +40,16 @@ _INTEGERS: Final = {
     (8, "int8"): ov.Type.i8,
     (8, "uint8"): ov.Type.u8,
 }
-"""OpenVINO's types of integers, by their bits and by the type that the groups hold."""
+"""OpenVINO's integer types, by the number of bits and the dtype of `NumberGroups.integers`."""
 
 
 class Weights:
-    """The tensors of a file as nodes of a graph. Records which ones have been used. In a trial,
-    matrices are checked, but not read: their nodes are parameters.
+    """The tensors of a file as nodes of a graph. Records which tensors have been used. In a trial,
+    the shapes of matrices are checked, but their data is not read: their nodes are parameters.
 
     OpenVINO's CPU plugin computes with compressed weights if a graph has them as
     `(Convert(integers) - zero_points) * scales`. Scales and zero points are f32: the plugin
-    converts them to f32 anyway, and f16 would round the products from which k-quants make their
-    scales.
+    converts them to f32 anyway, and f16 would round the scales of k-quants, which are products.
     """
 
     def __init__(self, file: GgufFile, *, is_trial: bool = False) -> None:
@@ -67,8 +66,8 @@ class Weights:
         return sorted(self._file.tensors.keys() - self._used)
 
     def shape(self, name: str, num_axes: int = 2) -> tuple[int, ...]:
-        """Returns the shape of a matrix, or, with 3 axes, of several. Raises ConfigurationError if
-        there is no such tensor."""
+        """Returns the shape of a tensor with `num_axes` axes. Raises ConfigurationError if the
+        tensor is missing or has another number of axes."""
         info = self._file.tensors.get(name)
         if info is None:
             raise ConfigurationError(f"the tensor {name} is missing")
@@ -94,9 +93,13 @@ class Weights:
         return values.astype(np.float32).reshape(shape)
 
     def matrix(self, name: str, *shape: int, order: NDArray[np.int64] | None = None) -> Node:
-        """Returns a node with the f32 values of a matrix, [rows, columns], or of those of all
-        experts, [experts, rows, columns]. Repeated calls return the same node. Raises
-        ConfigurationError if the tensor is missing or has another shape."""
+        """Returns a node with the f32 values of a matrix, [rows, columns], or of all experts'
+        matrices, [experts, rows, columns]. Repeated calls return the same node. Raises
+        ConfigurationError if the tensor is missing or has another shape.
+
+        Args:
+            order: the indices of the file's rows in the order to return; None = as in the file.
+        """
         if name not in self._nodes:
             info = self._info(name, shape)
             if self._is_trial:
@@ -138,7 +141,7 @@ def _compressed(
     unpack: Callable[[NDArray[np.uint8]], NumberGroups],
     name: str,
 ) -> Node:
-    """Returns a matrix as 4 or 8 bit integers, with one scale per group."""
+    """Returns a matrix as 4-bit or 8-bit integers, with one scale per group."""
     integers, scales, zero_points = [], [], []
     blocks = rows.reshape(-1, kind.block_bytes)
     for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
@@ -159,8 +162,8 @@ def _compressed(
 
 
 def _packed(integers: NDArray[np.uint8] | NDArray[np.int8], bits: int) -> NDArray[np.uint8]:
-    """Returns integers of 8 bits as they are, and those of 4 bits two in a byte, the first one in
-    its lower half."""
+    """Returns 8-bit integers unchanged, and 4-bit integers two per byte, the first in the lower
+    half."""
     values = integers.reshape(-1).view(np.uint8)
     if bits == 8:
         return values
@@ -204,9 +207,9 @@ class CosSin(NamedTuple):
 
 
 def rotation_of(parameters: Hyperparameters, weights: Weights) -> Rotation:
-    """Returns how a model's layers without a window rotate. Raises ConfigurationError if tensors
-    with factors are missing or of another shape. Computed in f64, as llama.cpp does
-    (`ggml_rope_ext`), until they are constants."""
+    """Returns the RoPE parameters of the layers without a sliding window. Raises ConfigurationError
+    if tensors with frequency factors are missing or have another shape. Computes in f64, as
+    llama.cpp does (`ggml_rope_ext`)."""
     rope = parameters.rope
     size = rope.num_dimensions // 2
     periods = _unscaled(rope.base, rope.num_dimensions)
@@ -234,7 +237,8 @@ def rotation_of(parameters: Hyperparameters, weights: Weights) -> Rotation:
 
 
 def rotation_of_windows(parameters: Hyperparameters) -> Rotation | None:
-    """Returns the rotation of layers with a window; None = the same as other layers."""
+    """Returns the RoPE parameters of layers with a sliding window; None = as in the other
+    layers."""
     if parameters.window_rope_base is None:
         return None
     periods = _unscaled(parameters.window_rope_base, parameters.rope.num_dimensions)
@@ -246,7 +250,7 @@ def _unscaled(base: float, num_dimensions: int) -> NDArray[np.float64]:
 
 
 def _yarn_mix(rope: RopeSettings) -> NDArray[np.float64]:
-    """Returns the share of the unscaled frequency in each pair of dimensions."""
+    """Returns the weight of the unscaled frequency in each pair of dimensions, 0 to 1."""
 
     def dimension(num_rotations: float) -> float:
         """Returns the dimension whose frequency makes this number of rotations in the original
@@ -266,8 +270,8 @@ def _yarn_mix(rope: RopeSettings) -> NDArray[np.float64]:
 def cos_sin(rotation: Rotation, position_ids: Node) -> CosSin:
     """Returns cosines and sines of `position_ids` [batch, tokens] with each pair's value twice.
 
-    If there are long periods, the highest position decides which are used, as in optimum-intel's
-    exports.
+    If there are long periods, they are used when the highest position is beyond the original
+    context, as in optimum-intel's exports.
     """
     frequencies = constant((1 / rotation.periods.astype(np.float64)).astype(np.float32))
     if rotation.long_periods is not None:
@@ -315,9 +319,9 @@ def _rotate(heads: Any, num_dimensions: int, angles: CosSin) -> Node:
 
 
 class Masks(NamedTuple):
-    """The masks as nodes [batch, 1, tokens, tokens and those before them], to be added to scores.
-    The windowed mask has the form of gpt-oss's exports, which OpenVINO's paged attention
-    recognizes: it takes any other mask for full attention.
+    """Attention masks, nodes [batch, 1, tokens, past tokens + tokens], to be added to scores. The
+    windowed mask has the pattern of gpt-oss's exports, which OpenVINO's paged attention recognizes;
+    it treats any other mask as full attention.
 
     Attributes:
         windowed: None if no layer has a window.
@@ -332,8 +336,8 @@ def build_masks(input_ids: Node, attention_mask: Node, window: int) -> Masks:
 
     Args:
         input_ids: [batch, tokens].
-        attention_mask: [batch, tokens and those before them], 0 where a token is masked.
-        window: the number of tokens that a windowed layer attends to; 0 = no window.
+        attention_mask: [batch, past tokens + tokens], 0 where a token is masked.
+        window: the size of the sliding window in tokens; 0 = no window.
     """
     total = _length(attention_mask)
     past = opset13.subtract(total, _length(input_ids))
@@ -387,14 +391,15 @@ _INPUTS: Final = {"input_ids": 2, "attention_mask": 2, "position_ids": 2, "beam_
 """The names of the inputs, in the order of exports, and their ranks."""
 
 _NEEDLESS: Final = "attn_rot_embd.weight"
-"""Tensors of frequencies that old files repeat for each layer."""
+"""Frequency tensors that old files repeat for each layer; they are ignored."""
 
 _BY_HEADS: Final = [0, 2, 1, 3]
 
 
 def build_decoder(file: GgufFile, parameters: Hyperparameters) -> ov.Model:
-    """Returns the OpenVINO graph of the decoder. Raises ConfigurationError if tensors are missing,
-    have wrong shapes, or are unknown to this architecture, before any matrix is read."""
+    """Returns the OpenVINO graph of the decoder. Before it reads any matrix, raises
+    ConfigurationError if tensors are missing, have wrong shapes, or are unknown to this
+    architecture."""
     weights = Weights(file, is_trial=True)
     _DecoderBuilder(weights, parameters).build()
     unused = [name for name in weights.unused() if not name.endswith(_NEEDLESS)]
@@ -416,6 +421,8 @@ class _Projected(NamedTuple):
 
 
 class _DecoderBuilder:
+    """Builds the graph of a decoder layer by layer."""
+
     def __init__(self, weights: Weights, parameters: Hyperparameters) -> None:
         self._weights = weights
         self._p = parameters
@@ -426,7 +433,7 @@ class _DecoderBuilder:
         self._batch = _dimension(self._inputs["input_ids"], 0)
 
     def build(self) -> tuple[Node, list[Node], list[Node]]:
-        """Returns the logits, the nodes that keep states, and the inputs."""
+        """Returns the logits, the nodes that store states (KV cache), and the inputs."""
         p, inputs = self._p, self._inputs
         embeddings = self._embeddings()
         masks = build_masks(inputs["input_ids"], inputs["attention_mask"], p.window)
@@ -512,7 +519,7 @@ class _DecoderBuilder:
         if self._architecture.has_sinks:
             sinks = self._weights.floats(f"{prefix}.attn_sinks.weight", p.num_heads)
             inputs.append(constant(sinks.reshape(1, -1, 1, 1)))
-        # The package's own function takes no sinks.
+        # openvino.opset13's function has no argument for sinks.
         attended = NodeFactory("opset13").create(
             "ScaledDotProductAttention", inputs, {"causal": False}
         )
@@ -539,8 +546,8 @@ class _DecoderBuilder:
         )
 
     def _row_order(self, num_heads: int) -> NDArray[np.int64] | None:
-        """Returns the order in which rows of the file are taken, so that pairs of rotated
-        dimensions are half a head apart; None = the file already has this order."""
+        """Returns the order of the file's rows in which the two dimensions of a rotated pair are
+        half a head apart; None = the file already has this order."""
         if not self._architecture.interleaves_rotations:
             return None
         rows = np.arange(num_heads * self._p.head_size)
@@ -612,7 +619,7 @@ class _DecoderBuilder:
         return opset13.add(output, constant(bias.reshape(1, 1, size)))
 
     def _norm(self, hidden: Node, name: str, size: int) -> Node:
-        """Divides by the root of the mean square over the last dimension."""
+        """Adds an RMS norm over the last dimension."""
         gains = self._weights.floats(f"{name}.weight", size)
         square = opset13.power(hidden, _number(2))
         mean = opset13.reduce_mean(square, constant(np.array([-1])), True)
@@ -625,7 +632,8 @@ class _DecoderBuilder:
         return opset13.reshape(projected, constant(shape), True)
 
     def _with_past(self, name: str, current: Node) -> Node:
-        """Appends keys or values to those in the state, and repeats them for each head."""
+        """Appends keys or values to those in the state, and repeats each KV head for its query
+        heads."""
         p = self._p
         sizes = [constant(np.array([n])) for n in (p.num_kv_heads, 0, p.head_size)]
         empty = opset13.broadcast(_number(0), opset13.concat([self._batch, *sizes], 0))
@@ -652,7 +660,7 @@ class _DecoderBuilder:
 def _parameter(name: str, rank: int) -> Node:
     kind = ov.Type.i32 if name == "beam_idx" else ov.Type.i64
     node = opset13.parameter(ov.PartialShape([-1] * rank), kind)
-    node.set_friendly_name(name)  # the name by which the transformation to paged attention finds it
+    node.set_friendly_name(name)  # SDPAToPagedAttention finds the state by this name
     node.output(0).set_names({name})
     return node
 

@@ -1,5 +1,5 @@
-"""Builds mixtures of experts and short convolutions as exports have them, which OpenVINO and the
-decode kernels recognize."""
+"""Builds mixture-of-experts layers and short convolutions in the patterns of optimum-intel's
+exports, which OpenVINO and the decode kernels recognize."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Experts(NamedTuple):
     """The weights of a layer's experts, as nodes.
 
     Attributes:
-        router: gives the scores of experts, [experts, size].
+        router: the router's matrix, [experts, size].
         gate, up: [experts, inner, size].
         down: [experts, size, inner].
-        biases: of these four, [experts, 1] or [experts, 1, rows], as gpt-oss has them; none = the
-            experts are Qwen3-MoE's.
+        biases: the biases of these four, [experts, 1] or [experts, 1, rows], as in gpt-oss; empty =
+            none, as in Qwen3-MoE.
     """
 
     router: Node
@@ -33,16 +33,16 @@ class Experts(NamedTuple):
 
 _LIMIT: Final = 7.0
 _STEEPNESS: Final = 1.702
-"""Of gpt-oss's activation."""
+"""The factor of the sigmoid's input in gpt-oss's activation."""
 
 
 def mixture(hidden: Node, experts: Experts, num_chosen: int, *, is_normalized: bool) -> Node:
-    """Returns the sum of what each token's likeliest experts give, [batch, tokens, size].
+    """Returns the output of a mixture-of-experts layer, [batch, tokens, size].
 
     Args:
         hidden: [batch, tokens, size].
-        num_chosen: the number of experts that a token takes.
-        is_normalized: whether the factors of these are made to add up to 1.
+        num_chosen: the number of experts per token.
+        is_normalized: whether the routing weights of the chosen experts are normalized to sum 1.
     """
     num_experts, _, size = experts.gate.get_output_shape(0)
     rows = opset13.reshape(hidden, _index([-1, size]), False)
@@ -95,10 +95,10 @@ def short_convolution(
     the last columns of `b * x`.
 
     Args:
-        joined: b, c and x one after another, [batch, tokens, 3 * size].
-        weights: the factors of the last columns, [size, columns].
-        beams: the rows of the states that the batch continues, [batch].
-        number: the convolution's among those of the model.
+        joined: b, c and x, concatenated: [batch, tokens, 3 * size].
+        weights: the weights of the last columns, [size, columns].
+        beams: the indices of the states that the batch's rows continue, [batch].
+        number: the index of this convolution among those of the model.
     """
     size, num_columns = weights.shape
     columns = opset13.transpose(joined, _index([0, 2, 1]))

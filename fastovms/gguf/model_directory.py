@@ -1,4 +1,4 @@
-"""Converts GGUF files to model directories, and caches these."""
+"""Converts GGUF files to model directories, and caches the directories."""
 
 from __future__ import annotations
 
@@ -24,26 +24,28 @@ _CONVERTER: Final = "fastovms.gguf.converter"
 _MAGIC: Final = b"GGUF"
 
 _BYTES_PER_SECOND: Final = 20e6
-"""The speed of a conversion, for the log: two busy cores took 6 s for 98 MB and 15 s for 253 MB."""
+"""The speed of a conversion, for the estimate in the log: two busy cores took 6 s for 98 MB and 15
+s for 253 MB."""
 
 REFUSED: Final = 3
 NOT_WRITTEN: Final = 4
-"""The exit statuses when the file is not supported, and when the directory cannot be written; the
-last line on stderr says why."""
+"""The converter's exit statuses: REFUSED = the file is not supported, NOT_WRITTEN = the directory
+cannot be written. The last line on stderr is the reason."""
 
 _GROWTH: Final = 1.25
 _SMALL_FILES: Final = 16_000_000
-"""A directory needs `_GROWTH` times the size of its file, plus `_SMALL_FILES` bytes. A disk with
-less space is not tried. A directory that needs more fails when the disk is full."""
+"""A converted directory is estimated at `_GROWTH` times the size of its file, plus `_SMALL_FILES`
+bytes. A disk with less free space is skipped."""
 
 _FORMAT: Final = 3
-"""The version of converted directories; a new version invalidates cached ones."""
+"""The format version of converted directories; a new version invalidates cached directories."""
 
 
 def find_gguf(path: Path) -> Path | None:
-    """Returns the GGUF file for `path`: the file itself, or the only one in a directory without an
-    OpenVINO model; None = neither. If the model has several parts, the file is the first one.
-    Raises ConfigurationError if the directory has several models, or a part is missing."""
+    """Returns the GGUF file for `path`: the file itself, or the only GGUF file in a directory
+    without an OpenVINO model. Returns None if there is neither. For a split model, returns the
+    first part. Raises ConfigurationError if the directory has several models, or a part is
+    missing."""
     if path.is_file():
         return part_files(path)[0] if path.suffix == ".gguf" or _has_magic(path) else None
     if (path / "openvino_model.xml").exists():
@@ -61,7 +63,8 @@ def gguf_size(path: Path) -> int:
 
 
 def _has_magic(path: Path) -> bool:
-    """Returns whether a file begins as GGUF files do, such as a blob of Ollama."""
+    """Returns whether a file begins with GGUF's magic bytes, whatever its name (a blob of
+    Ollama's)."""
     try:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -74,11 +77,15 @@ class NotStored(Exception):
 
 
 def model_directory(path: Path, cache: DiskCache, scratch: Path | None) -> Path:
-    """Returns the directory of the model for `path`: itself, or the directory converted from a GGUF
-    file. The first conversion takes seconds. Raises ConfigurationError if the file is broken or not
-    supported, or no disk has room for the model; NotStored if the cache cannot store the
-    conversion, and `scratch` is None. `scratch` is the directory for a conversion that the
-    cache cannot store; None = such a model is not converted."""
+    """Returns the model directory for `path`: `path` itself, or the directory converted from a GGUF
+    file. The first conversion takes seconds.
+
+    Raises ConfigurationError if the file is broken or not supported, or no disk has enough space,
+    and NotStored if the cache cannot store the conversion and `scratch` is None.
+
+    Args:
+        scratch: the directory for a conversion that the cache cannot store; None = do not convert.
+    """
     file = find_gguf(path)
     if file is None:
         return path
@@ -107,13 +114,14 @@ def model_directory(path: Path, cache: DiskCache, scratch: Path | None) -> Path:
 
 
 def is_converted(file: Path, cache: DiskCache) -> bool:
-    """Returns whether the directory that a GGUF file is converted to is cached."""
+    """Returns whether the conversion of a GGUF file is in the cache."""
     return cache.find("gguf", _key(file)) is not None
 
 
 def _cached(file: Path, cache: DiskCache, faults: list[OSError]) -> Path | None:
-    """Returns the cached directory, which is made if it is missing; None = it cannot be cached. The
-    reason is added to `faults`, if there is a cache."""
+    """Returns the cached directory, and converts the file if it is not cached yet. Returns None if
+    the cache cannot store the conversion; the reason is appended to `faults`, if there is a
+    cache."""
 
     def fill(directory: Path) -> None:
         try:
@@ -135,8 +143,8 @@ def _key(file: Path) -> str:
 
 
 def _convert(path: Path, target: Path) -> None:
-    """Converts in a separate process, so that the memory of the weights is released. Raises OSError
-    if the disk of `target` has no room for the model, or fails."""
+    """Converts in a separate process, so that its memory is released. Raises OSError if the disk of
+    `target` is full or fails."""
     size = gguf_size(path)
     needed, free = _GROWTH * size + _SMALL_FILES, shutil.disk_usage(target).free
     if free < needed:

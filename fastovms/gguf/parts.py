@@ -1,4 +1,4 @@
-"""Finds the files of GGUF models in parts, by the names that llama.cpp gives them."""
+"""Finds the files of split GGUF models by llama.cpp's naming scheme (NAME-00001-of-00003.gguf)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Final
 from fastovms.errors import ConfigurationError
 
 PART_ENDING: Final = "-00001-of-00003.gguf"
-"""An example for messages."""
+"""An example of a part's file name ending, for messages."""
 
 _PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
 _NUM_NAMED: Final = 3
 
 
 def part_names(name: str) -> list[str]:
-    """Returns the names of all parts of a model, of which `name` is one, in order; `name` alone if
-    it is not the name of a part."""
+    """Returns the file names of all parts of a split model, in order, given the name of one part.
+    Returns only `name` if it is not the name of a part."""
     found = _PART.fullmatch(name)
     if found is None or not 0 < int(found[2]) <= int(found[3]):
         return [name]
@@ -25,15 +25,15 @@ def part_names(name: str) -> list[str]:
 
 
 def model_name(name: str) -> str:
-    """Returns the name of a file without its ending and the number of its part, if it is a GGUF
-    file."""
+    """Returns a GGUF file's name without the extension and the part number; other names
+    unchanged."""
     found = _PART.fullmatch(name)
     return found[1] if found else name.removesuffix(".gguf")
 
 
 def part_files(path: Path) -> list[Path]:
-    """Returns the files of the model of which a file is a part, in order. Raises ConfigurationError
-    if one is missing."""
+    """Returns all files of the model to which a file belongs, in order. Raises ConfigurationError
+    if a part is missing."""
     names = part_names(path.name)
     if len(names) == 1:
         return [path]

@@ -22,15 +22,15 @@ Floats = NDArray[np.float32]
 
 
 class NumberGroups(NamedTuple):
-    """The numbers of quantized blocks, in groups. A number is `scale * (integer - zero_point)`,
-    with one scale and one zero point per group. If the file has a minimum instead of a zero point,
-    the zero point is not an integer. The layouts: ggml-common.h and ggml-quants.c of
+    """The values of quantized blocks, in groups: `scale * (integer - zero_point)`, with one scale
+    and one zero point per group. If the file has a minimum instead of a zero point, the zero point
+    is not an integer. The layouts: ggml-common.h and ggml-quants.c of
     https://github.com/ggml-org/ggml.
 
     Attributes:
-        integers: u8 or i8, [blocks, groups, numbers].
+        integers: u8 or i8, [blocks, groups, values].
         scales: [blocks, groups].
-        zero_points: [blocks, groups], or None where all are 0.
+        zero_points: [blocks, groups], or None if all are 0.
     """
 
     integers: NDArray[np.uint8] | NDArray[np.int8]
@@ -44,9 +44,9 @@ class TensorType:
 
     Attributes:
         name: the name used in file names.
-        block_size: numbers per block.
-        bits: the size of an integer that holds each number of a group; 0 = the numbers are floats.
-        unpack: converts blocks, [blocks, block_bytes], to groups; None = the numbers are floats.
+        block_size: values per block.
+        bits: the number of bits of each integer of a group; 0 = the values are floats.
+        unpack: converts blocks, [blocks, block_bytes], to groups; None = the values are floats.
     """
 
     name: str
@@ -57,13 +57,13 @@ class TensorType:
 
 
 def _halves(blocks: Bytes) -> Floats:
-    """Reads f16 numbers."""
+    """Reads f16 values."""
     return np.ascontiguousarray(blocks).view(np.float16).astype(np.float32)
 
 
 def _nibbles(blocks: Bytes, half: int) -> Bytes:
-    """Reads integers of 4 bits: for each `half` bytes, first the lower nibbles, then the upper
-    ones. Returns [blocks, -1]."""
+    """Reads 4-bit integers: from each `half` bytes first the lower nibbles, then the upper nibbles.
+    Returns [blocks, -1]."""
     parts = np.ascontiguousarray(blocks).reshape(len(blocks), -1, half)
     found = np.empty((*parts.shape[:2], 2, half), np.uint8)
     np.bitwise_and(parts, np.uint8(0x0F), out=found[:, :, 0])
@@ -72,7 +72,7 @@ def _nibbles(blocks: Bytes, half: int) -> Bytes:
 
 
 def _bits(blocks: Bytes, width: int, run: int) -> Bytes:
-    """Reads integers of `width` bits: for each `run` bytes, first the lowest bits. Returns [blocks,
+    """Reads integers of `width` bits: from each `run` bytes first the lowest bits. Returns [blocks,
     -1]."""
     parts = blocks.reshape(len(blocks), -1, 1, run)
     shifts = np.arange(0, 8, width, dtype=np.uint8).reshape(1, 1, -1, 1)
@@ -80,7 +80,7 @@ def _bits(blocks: Bytes, width: int, run: int) -> Bytes:
 
 
 def _fifth_bits(blocks: Bytes) -> Bytes:
-    """Reads one bit for each of 32 numbers. Returns [blocks, 32]."""
+    """Reads the fifth bit of each of 32 integers. Returns [blocks, 32]."""
     return np.unpackbits(np.ascontiguousarray(blocks), axis=1, bitorder="little")
 
 
@@ -89,8 +89,9 @@ def _signed(integers: Bytes, zero: int) -> NDArray[np.int8]:
 
 
 def _affine(integers: Bytes, scales: Floats, minimums: Floats) -> NumberGroups:
-    """Returns groups of numbers `scale * integer + minimum`."""
-    # A scale of 0 leaves the minimum alone, which needs a scale to be written as a zero point.
+    """Returns groups for values `scale * integer + minimum`."""
+    # With scale 0 the values equal the minimum; a zero point can express it only with another
+    # scale.
     is_flat = scales == 0
     if is_flat.any():
         scales = np.where(is_flat, np.float32(1), scales)
@@ -139,8 +140,8 @@ def _q3_k(blocks: Bytes) -> NumberGroups:
 
 
 def _scales_and_minimums(blocks: Bytes) -> tuple[Floats, Floats]:
-    """Reads the head that Q4_K and Q5_K share, of groups of 32: two f16 numbers, and 8 scales and 8
-    minimums of 6 bits."""
+    """Reads the header that Q4_K and Q5_K share: two f16 numbers, and a 6-bit scale and a 6-bit
+    minimum for each of 8 groups of 32 values."""
     scales, minimums, rest = (blocks[:, start : start + 4] for start in (4, 8, 12))
     upper_scales = (rest & np.uint8(0x0F)) | ((scales >> np.uint8(6)) << np.uint8(4))
     upper_minimums = (rest >> np.uint8(4)) | ((minimums >> np.uint8(6)) << np.uint8(4))
@@ -172,7 +173,7 @@ def _q6_k(blocks: Bytes) -> NumberGroups:
 _UNEVEN: Final = np.array(
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8
 )
-"""The integers that the 16 codes of IQ4 stand for."""
+"""The integers for the 16 codes of IQ4_NL and IQ4_XS."""
 
 
 def _iq4_nl(blocks: Bytes) -> NumberGroups:
@@ -180,7 +181,7 @@ def _iq4_nl(blocks: Bytes) -> NumberGroups:
 
 
 _MXFP4: Final = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
-"""Twice the numbers that the 16 codes of MXFP4 stand for."""
+"""Twice the values of the 16 codes of MXFP4."""
 
 
 def _mxfp4(blocks: Bytes) -> NumberGroups:
@@ -217,14 +218,14 @@ TENSOR_TYPES: Final[Mapping[int, TensorType]] = {
     23: TensorType("IQ4_XS", 256, 136, 8, _iq4_xs),
     39: TensorType("MXFP4", 32, 17, 8, _mxfp4),
 }
-"""The types that are read, by their numbers in a file."""
+"""The supported tensor types, by their numbers in a file."""
 
 TYPE_NAMES: Final[Mapping[int, str]] = {
     9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S", 21: "IQ3_S",
     22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64", 29: "IQ1_M", 34: "TQ1_0",
     35: "TQ2_0", 40: "NVFP4",
 }  # fmt: skip
-"""The names of types that are not supported, for error messages."""
+"""The names of unsupported tensor types, for error messages."""
 
 
 Value = int | float | bool | str | list["Value"]
@@ -237,11 +238,11 @@ _ARRAY: Final = 9
 _SCALARS: Final[Mapping[int, str]] = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d",
 }  # fmt: skip
-"""The formats of `struct` by type."""
+"""The `struct` format of each scalar metadata type."""
 
 _MAX_HEAD_BYTES: Final = 64 * 1024 * 1024
-"""The longest head that is read: four times that of a model with 262,000 tokens and 515,000 merges.
-A file that says more has counts that are wrong, and would take minutes and gigabytes to read."""
+"""The maximum size of a file's metadata: four times that of a model with 262,000 tokens and 515,000
+merges. More would take minutes and gigabytes to read, and indicates wrong counts."""
 
 _MAX_NESTING: Final = 4
 _MAX_DIMENSIONS: Final = 4
@@ -254,10 +255,10 @@ class TensorInfo:
     """The position and type of a tensor.
 
     Attributes:
-        path: the file that has its data.
+        path: the file with the tensor's data.
         shape: outermost dimension first, as in numpy; the file has the reverse order.
         type: the storage format.
-        offset: where it begins, in bytes from the beginning of the file.
+        offset: the position of the data, in bytes from the beginning of the file.
     """
 
     path: Path
@@ -273,24 +274,25 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """A model whose file, or files, have heads that were read, and contain all their tensors."""
+    """A model's metadata and tensor positions, read from one file or from all parts of a split
+    model."""
 
     metadata: Metadata
     tensors: Mapping[str, TensorInfo]
 
     def read_rows(self, name: str) -> NDArray[np.uint8]:
-        """Returns the bytes of a tensor as rows over all dimensions but the last. The bytes are
-        memory-mapped."""
+        """Returns the bytes of a tensor, uint8 [rows, bytes of a row]; all dimensions but the last
+        are merged into rows. The array is memory-mapped."""
         info = self.tensors[name]
         data = np.memmap(info.path, np.uint8, "r", info.offset, (info.num_bytes,))
         return data.reshape(math.prod(info.shape[:-1]), -1)
 
 
 def read_gguf(path: Path) -> GgufFile:
-    """Reads all but the tensors' data of a model in one file or in parts, of which any may be
-    named. Raises ConfigurationError if a file is not a GGUF file, is broken, is missing, belongs to
-    other parts, or has incomplete tensors or an unknown type. The format:
-    https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
+    """Reads a model's metadata and tensor positions, but not the tensors' data. For a split model,
+    `path` may be any part. Raises ConfigurationError if a file is not a GGUF file, is broken, is
+    missing, belongs to another model, or has incomplete tensors or an unknown tensor type. The
+    format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md."""
     files = part_files(path)
     heads = [_read_head(file) for file in files]
     tensors: dict[str, TensorInfo] = {}
@@ -313,7 +315,7 @@ def read_gguf(path: Path) -> GgufFile:
 
 
 def _check_part(path: Path, metadata: Metadata, number: int, count: int) -> None:
-    """Raises ConfigurationError if a file is another part than its name says."""
+    """Raises ConfigurationError if a file's metadata contradicts the part number in its name."""
     of, part = metadata.get("split.count", 1), metadata.get("split.no", 0)
     if (of, part) == (count, number) or (count == 1 and of == 0):
         return
@@ -337,12 +339,12 @@ def _read_head(path: Path) -> GgufFile:
 
 
 class _Broken(Exception):
-    pass
+    """The file is not a valid GGUF file. The message is the reason."""
 
 
 class _HeadReader:
-    """Reads a head within the limits of the file's size and `_MAX_HEAD_BYTES`, even if the file is
-    malicious."""
+    """Reads a file's metadata and tensor list. Reads at most `_MAX_HEAD_BYTES`, and never beyond
+    the end of the file, even if the file is malicious."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path
@@ -355,7 +357,7 @@ class _HeadReader:
             raise _Broken("the file does not begin with GGUF")
         version = self._unpack("I")
         if version not in _VERSIONS:
-            raise _Broken(f"version {version} is not known")
+            raise _Broken(f"GGUF version {version} is not supported; supported are 2 and 3")
         num_tensors = int(self._unpack("Q"))
         metadata: dict[str, Value] = {}
         for _ in range(int(self._unpack("Q"))):
@@ -381,12 +383,14 @@ class _HeadReader:
         return GgufFile(metadata, tensors)
 
     def _tensor(self) -> TensorInfo:
-        """Reads the description of the next tensor. Its offset is relative to the beginning of all
-        data."""
+        """Reads the description of the next tensor. Its offset is relative to the beginning of the
+        tensor data."""
         name = self._string()
         num_dimensions = int(self._unpack("I"))
         if num_dimensions > _MAX_DIMENSIONS:
-            raise _Broken(f"{name} has {num_dimensions} dimensions")
+            raise _Broken(
+                f"the tensor {name} has {num_dimensions} dimensions, more than {_MAX_DIMENSIONS}"
+            )
         shape = tuple(int(self._unpack("Q")) for _ in range(num_dimensions))[::-1]
         kind, offset = int(self._unpack("I")), int(self._unpack("Q"))
         tensor_type = TENSOR_TYPES.get(kind)
@@ -399,7 +403,10 @@ class _HeadReader:
         if not math.prod(shape) or not shape:
             raise _Broken(f"the tensor {name} has the shape {list(shape)}, which has no elements")
         if shape[-1] % tensor_type.block_size:
-            raise _Broken(f"{name} has rows that are not a multiple of {tensor_type.block_size}")
+            raise _Broken(
+                f"the tensor {name} has rows of {shape[-1]} values, not a multiple of "
+                f"{tensor_type.block_size}"
+            )
         return TensorInfo(self._path, name, shape, tensor_type, offset)
 
     def _take(self, size: int) -> bytes:
@@ -430,33 +437,34 @@ class _HeadReader:
             return [self._value(of_kind, depth + 1) for _ in range(length)]
         if kind in _SCALARS:
             return self._unpack(_SCALARS[kind])
-        raise _Broken(f"type {kind} is unknown")
+        raise _Broken(f"the metadata has a value of the unknown type {kind}")
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """The differences of a decoder with pre-normed attention and gated MLP layers from Qwen 2.
+    """How an architecture differs from Qwen 2: a decoder with pre-normed attention and gated MLP
+    layers.
 
     Attributes:
-        interleaves_rotations: the file has rotary dimensions in pairs of neighbours, as llama.cpp
-            orders the rows of Llama's queries and keys.
-        fuses_projections: one tensor holds queries, keys and values, and one both halves of the
-            gated MLP.
+        interleaves_rotations: rotary pairs are neighbouring dimensions, as llama.cpp orders the
+            rows of Llama's queries and keys.
+        fuses_projections: one tensor holds queries, keys and values, and one holds both halves of
+            the gated MLP.
         norms_heads: each head's queries and keys are normed before they are rotated.
         norms_outputs: outputs of attention and MLP are normed before they are added.
         activation: the activation of the gated MLP, by OpenVINO's name.
         scales_embeddings: whether embeddings are multiplied by the square root of their size.
         window_period: in each group of this many layers, all but the last use the sliding window; 1
             = all layers do, if the file sets a window; None = windows are not supported.
-        gives_windows_their_own_rotation: layers with a window use another, unscaled rotation base.
-        has_convolutions: layers without heads of keys have a short convolution for attention.
+        gives_windows_their_own_rotation: layers with a window use another, unscaled RoPE base.
+        has_convolutions: layers without KV heads have a short convolution instead of attention.
         mlp_norm: the name of the norm before the MLP or the experts.
         has_sinks: attention has sinks, and experts have biases and a limit, as in gpt-oss.
         last_norm: the name of the norm before the output.
-        has_experts: layers choose among MLPs.
-        normalizes_shares: the factors of the chosen experts are made to add up to 1.
-        scales_by_hidden_size: depths, in layers, at which scores are divided by the square root of
-            hidden size per head, not of the size of a head.
+        has_experts: layers have a mixture of experts instead of one MLP.
+        normalizes_shares: the routing weights of the chosen experts are normalized to sum 1.
+        scales_by_hidden_size: numbers of layers (model sizes) at which scores are divided by the
+            square root of hidden size per head instead of the head size.
     """
 
     interleaves_rotations: bool = False
@@ -498,17 +506,16 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "lfm2": Architecture(norms_heads=True, has_convolutions=True, last_norm="token_embd_norm"),
 }
-"""The architectures that are built, by `general.architecture`."""
+"""The supported architectures, by `general.architecture`."""
 
 _REFUSED: Final[Mapping[str, str]] = {
     "gemma2": "its attention has a soft cap, which OpenVINO's paged attention cannot compute",
 }
-"""Architectures that might be expected, and why they are not taken."""
+"""Well-known architectures that are not supported, and the reason for each."""
 
 
 def find_architecture(name: object) -> Architecture:
-    """Returns the architecture of this name. Raises ConfigurationError if the architecture is not
-    supported."""
+    """Returns the architecture of this name. Raises ConfigurationError if it is not supported."""
     if not isinstance(name, str):
         raise ConfigurationError("general.architecture is missing")
     if name in _REFUSED:
@@ -526,7 +533,7 @@ _NEUTRAL: Final[Mapping[str, frozenset[Value | None]]] = {
     "expert_gating_func": frozenset({1}),  # softmax
     "pooling_type": frozenset({0}),
 }
-"""Settings that must say nothing out of the ordinary, and their ordinary values."""
+"""Settings that are supported only with their neutral values."""
 
 _MAX_LAYERS: Final = 512
 """As in llama.cpp (`LLAMA_MAX_LAYERS`)."""
@@ -551,24 +558,23 @@ _IGNORED: Final = frozenset(
         "expert_feed_forward_length",
     }
 )
-"""Settings that change nothing, or that say what the tensors' shapes say."""
+"""Settings that have no effect, or repeat what the tensors' shapes show."""
 
 
 @dataclass(frozen=True, slots=True)
 class RopeSettings:
-    """The rotation of queries and keys by positions, in llama.cpp's terms.
+    """The RoPE parameters, in llama.cpp's terms.
 
     Attributes:
-        num_dimensions: how many dimensions of a head are rotated.
-        scaling: "none", "linear", "yarn" or "longrope", longrope may be missing in files that have
-            its tensors.
+        num_dimensions: the number of rotated dimensions of a head.
+        scaling: "none", "linear", "yarn" or "longrope". Files with longrope's tensors may omit it.
         factor: the divisor of positions.
-        original_context: the context for which the model was first trained, in tokens.
+        original_context: the context length of the original training, in tokens.
         attention_factor: the factor of cosines and sines.
         beta_fast, beta_slow: rotations in the original context between which yarn passes from
             unscaled to scaled frequencies.
-        extrapolation: the share of unscaled frequencies in yarn.
-        rounds_yarn: the dimensions between which yarn passes are whole numbers.
+        extrapolation: the share of unscaled frequencies in yarn, 0 to 1.
+        rounds_yarn: whether the two dimensions at these rotations are rounded to integers.
     """
 
     num_dimensions: int
@@ -585,11 +591,11 @@ class RopeSettings:
 
 @dataclass(frozen=True, slots=True)
 class ExpertSettings:
-    """The MLPs of a layer, of which each token takes some.
+    """The sizes of a mixture-of-experts layer.
 
     Attributes:
-        num_experts: the number of MLPs.
-        num_chosen: the number that each token takes.
+        num_experts: the number of experts.
+        num_chosen: the number of experts per token.
     """
 
     num_experts: int
@@ -598,19 +604,19 @@ class ExpertSettings:
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """The sizes of a decoder.
+    """The sizes and settings of a decoder.
 
     Attributes:
         num_layers, hidden_size, num_heads, num_kv_heads, head_size: the sizes of the model.
-        context_length: the longest text, in tokens.
-        norm_epsilon: the epsilon of the root mean square norms.
-        rope: the settings of layers without a window, and of all where `window_rope_base` is None.
-        window: number of tokens in the sliding window, including the current one; 0 = no layer has
-            one.
+        context_length: the maximum length of a sequence in tokens.
+        norm_epsilon: the epsilon of RMS norms.
+        rope: the RoPE parameters of layers without a window, and of all layers if
+            `window_rope_base` is None.
+        window: the size of the sliding window in tokens, including the current one; 0 = none.
         windowed_layers: whether each layer has a window.
-        convolved_layers: whether each layer has a short convolution, and no attention.
+        convolved_layers: whether each layer has a short convolution instead of attention.
         conv_columns: the number of tokens that a convolution spans.
-        window_rope_base: the base of the frequencies in layers with a window.
+        window_rope_base: the RoPE base of layers with a window; None = as in the other layers.
         score_scale: the factor of attention scores.
         final_soft_cap: the soft cap of the logits; 0 = none.
         experts: None = each layer has one MLP.
@@ -637,9 +643,9 @@ class Hyperparameters:
 
 
 def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
-    """Reads the sizes and settings of a file's decoder. Raises ConfigurationError if the
-    architecture is not supported, or a setting is missing, invalid or unknown. An unknown setting
-    is refused by its name, because it may change what the model computes."""
+    """Reads the sizes and settings of a decoder. Raises ConfigurationError if the architecture is
+    not supported, or a setting is missing, invalid or unknown. Unknown settings are refused because
+    they may change the model's results."""
     name = metadata.get("general.architecture")
     architecture = find_architecture(name)
     settings = _Settings(metadata, str(name))
@@ -650,11 +656,15 @@ def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
     convolved_layers = _convolved_layers(settings, architecture, num_layers)
     num_kv_heads = settings.count("attention.head_count_kv", num_heads)
     if num_heads % num_kv_heads:
-        raise ConfigurationError(f"{num_heads} heads cannot share {num_kv_heads} keys and values")
+        raise ConfigurationError(
+            f"{num_heads} query heads cannot share {num_kv_heads} KV heads: not a multiple"
+        )
     head_size = settings.count("attention.key_length", hidden_size // num_heads)
     value_size = settings.count("attention.value_length", hidden_size // num_heads)
     if value_size != head_size:
-        raise ConfigurationError(f"values have {value_size} dimensions and keys have {head_size}")
+        raise ConfigurationError(
+            f"attention.value_length is {value_size}, but must be attention.key_length, {head_size}"
+        )
     if num_heads * head_size > _MAX_WIDTH:
         raise ConfigurationError(
             f"{num_heads} heads of {head_size} dimensions have more than {_MAX_WIDTH} in all"
@@ -709,7 +719,8 @@ def _check_kind(metadata: Metadata) -> None:
 def _convolved_layers(
     settings: _Settings, architecture: Architecture, num_layers: int
 ) -> tuple[bool, ...]:
-    """Returns which layers have no heads of keys, and leaves the number of the others."""
+    """Returns whether each layer has no KV heads, and replaces the setting by the number of KV
+    heads of the other layers."""
     heads = settings.take("attention.head_count_kv", None)
     if not architecture.has_convolutions or not isinstance(heads, list):
         settings.put_back("attention.head_count_kv", heads)
@@ -746,7 +757,9 @@ def _rope(
     )
     scaling = settings.text("rope.scaling.type", "linear")
     if scaling not in ("none", "linear", "yarn", "longrope"):
-        raise ConfigurationError(f"rope.scaling.type {scaling} is not known")
+        raise ConfigurationError(
+            f"rope.scaling.type must be none, linear, yarn or longrope, not {scaling}"
+        )
     return RopeSettings(
         num_dimensions=num_dimensions,
         base=settings.positive("rope.freq_base", 10_000.0),
@@ -838,11 +851,12 @@ class _Settings:
     def text(self, name: str, default: str) -> str:
         value = self._left.pop(name, default)
         if not isinstance(value, str):
-            raise ConfigurationError(f"{self._prefix}{name} must be a text, not {value}")
+            raise ConfigurationError(f"{self._prefix}{name} must be a string, not {value}")
         return value
 
     def check_rest(self) -> None:
-        """Raises ConfigurationError if a setting was not read and is not neutral."""
+        """Raises ConfigurationError if a setting was not read and does not have its neutral
+        value."""
         for name, value in sorted(self._left.items()):
             if name in _IGNORED:
                 continue

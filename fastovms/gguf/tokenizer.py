@@ -1,4 +1,4 @@
-"""Builds tokenizer and detokenizer from a GGUF file."""
+"""Builds the tokenizer and the detokenizer from a GGUF file."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ from fastovms.gguf.reader import Metadata, Value
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """The rules by which a byte-pair tokenizer splits texts into words.
+    """The rules by which a byte-pair tokenizer splits text into words.
 
-    The regular expressions are those of the models' own tokenizer.json files, as
-    `llm_tokenizer_bpe` quotes them in src/llama-vocab.cpp of
-    https://github.com/ggml-org/llama.cpp. Several are applied in turn, each to the pieces of the
-    one before; text that none matches is a word as well.
+    The regular expressions are those of the models' tokenizer.json files, as `llm_tokenizer_bpe`
+    quotes them in src/llama-vocab.cpp of https://github.com/ggml-org/llama.cpp. Each is applied to
+    the pieces of the previous one; text between matches is a word as well.
 
     Attributes:
         patterns: regular expressions, in the common syntax of PCRE and Oniguruma.
-        adds_bos: whether texts begin with BOS, if the file does not say.
-        ignores_merges: whether a word that is a token is one token regardless of the merges.
-        normalizer: Unicode's normalization form, by its name in tokenizer.json.
+        adds_bos: whether BOS is prepended, if the file does not say.
+        ignores_merges: whether a word that is in the vocabulary is one token, whatever the merges.
+        normalizer: Unicode's normalization form, by its name in tokenizer.json; None = none.
     """
 
     patterns: tuple[str, ...]
@@ -108,8 +107,8 @@ PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
     "seed-coder": PreTokenizer((_SEED_CODER,)),
     "deepseek-v3": PreTokenizer(_DEEPSEEK_V3),
 }
-"""Ways to cut texts by name. That of Qwen 2 composes characters first, as its own tokenizer does
-and llama.cpp does not."""
+"""Pre-tokenizers by name. Unlike llama.cpp, Qwen 2's applies NFC first, as the model's own
+tokenizer does."""
 
 
 def find_pre_tokenizer(name: object) -> PreTokenizer:
@@ -131,38 +130,38 @@ _UNKNOWN: Final = 2
 _CONTROL: Final = 3
 _USER_DEFINED: Final = 4
 _BYTE: Final = 6
-"""The kind of tokens that stand for a byte in `tokenizer.ggml.token_type`."""
+"""The value of byte tokens in `tokenizer.ggml.token_type`."""
 
 _ENDS: Final = frozenset(
     {"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|endoftext|>", "<|end_of_text|>"}
     | {"<|return|>", "<|call|>", "<end_of_turn>", "<end_of_utterance>", "<EOT>", "_<EOT>", "[EOT]"}
     | {"<\uff5cend\u2581of\u2581sentence\uff5c>"}
 )
-"""Tokens that end an answer whatever the file says of them, as in llama.cpp."""
+"""Tokens that always end generation, as in llama.cpp, whatever the file's settings."""
 
 _ENDS_OF_HARMONY: Final = frozenset({"<|return|>", "<|call|>"})
-"""Of gpt-oss."""
+"""The tokens that end generation in gpt-oss's Harmony format."""
 
 _MARKUP: Final = re.compile(r"<\|\w+\|>|<start_of_turn>|" + "|".join(map(re.escape, sorted(_ENDS))))
-"""Tokens of markup whatever the file calls them."""
+"""Tokens that are treated as control tokens, whatever their type in the file."""
 
 _SPACE: Final = "\N{LOWER ONE EIGHTH BLOCK}"
 """The character that SentencePiece uses for a space."""
 
 _PHI3: Final = re.compile(r"phi-?3")
 _KEEPS_SPACES_BEHIND: Final = ("<unk>", "<s>", "<|endoftext|>")
-"""Tokens of Phi 3 that do not swallow the spaces after them. In a file nothing says it: as in
-llama.cpp, which goes by the model's name."""
+"""Tokens of Phi 3 that keep the spaces after them. Files do not say so; llama.cpp decides by the
+model's name, too."""
 
 
 class TokenizerFields:
-    """The fields `tokenizer.ggml.*` of a file. Raises ConfigurationError if the file has no
+    """The metadata `tokenizer.ggml.*` of a file. Raises ConfigurationError if the file has no
     tokenizer, or an unsupported one.
 
     Attributes:
-        model: "gpt2" or "llama".
-        tokens: the texts of tokens, by id.
-        kinds: the kinds of tokens, by id.
+        model: "gpt2" (byte-pair) or "llama" (SentencePiece).
+        tokens: the tokens' strings, by id.
+        kinds: the values of `tokenizer.ggml.token_type`, by id.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -189,7 +188,8 @@ class TokenizerFields:
                 raise ConfigurationError(
                     f"tokenizer.ggml.{name} has {len(values)} values for {len(tokens)} tokens"
                 )
-        # Some files mark the special tokens of chats as normal, so that no text would become one.
+        # Some files mark chat templates' special tokens as normal; they would not be recognized in
+        # text.
         named = self._named_ends()
         for i, token in enumerate(self.tokens):
             if self.kinds[i] == _NORMAL and (i in named or _MARKUP.fullmatch(token)):
@@ -199,7 +199,7 @@ class TokenizerFields:
         self.is_phi3 = bool(_PHI3.search(str(metadata.get("general.name", "")).lower()))
 
     def token_id(self, name: str) -> int | None:
-        """Returns the id of the token for "bos", "eos", "unknown" etc., or None."""
+        """Returns the id of the special token "bos", "eos", "unknown" etc.; None = not set."""
         value = self._field(f"{name}_token_id")
         if isinstance(value, int) and 0 <= value < len(self.tokens):
             return value
@@ -211,19 +211,19 @@ class TokenizerFields:
         return value if isinstance(value, bool) else default
 
     def ids_of(self, *kinds: int) -> list[int]:
-        """Returns the ids of the tokens of these kinds."""
+        """Returns the ids of the tokens of these types."""
         return [i for i, kind in enumerate(self.kinds) if kind in kinds]
 
     def special_ids(self) -> frozenset[int]:
-        """Returns the ids of tokens without text."""
+        """Returns the ids of tokens that are not part of the output text."""
         return frozenset(self.ids_of(_CONTROL, _UNKNOWN))
 
     def end_ids(self) -> frozenset[int]:
-        """Returns the ids of the tokens that end an answer."""
+        """Returns the ids of the tokens that end generation."""
         special = {self.tokens[i]: i for i in self.ids_of(_CONTROL, _USER_DEFINED)}
         ends = _ENDS & special.keys()
         if ends >= _ENDS_OF_HARMONY:
-            ends -= {"<|end|>"}  # it ends a message, which others of the answer may follow
+            ends -= {"<|end|>"}  # <|end|> ends a message; the answer may have more messages
         return self._named_ends() | {special[token] for token in ends}
 
     def _named_ends(self) -> frozenset[int]:
@@ -235,10 +235,10 @@ class TokenizerFields:
 
 
 def make_tokenizer_json(fields: TokenizerFields) -> dict[str, Any]:
-    """Returns the content of tokenizer.json. Raises ConfigurationError if the fields are broken, or
-    the pre-tokenizer is unknown. The file has the merges of byte-pair tokenizers ("gpt2").
-    SentencePiece ("llama") has scores instead: the two neighbours that make the token with the best
-    score are joined first, so the merges are the tokens in the order of their scores."""
+    """Returns the content of a tokenizer.json. Raises ConfigurationError if the metadata is broken,
+    or the pre-tokenizer is unknown. The merges of byte-pair tokenizers ("gpt2") are in the file.
+    SentencePiece ("llama") has scores instead: pairs that form the token with the best score are
+    merged first, so the merges are the tokens in the order of their scores."""
     make = _byte_pairs if fields.model == "gpt2" else _sentencepiece
     return {"version": "1.0", "truncation": None, "padding": None,
             "added_tokens": _added_tokens(fields), **make(fields)}  # fmt: skip
@@ -339,7 +339,7 @@ def _model(fields: TokenizerFields, merges: Sequence[str]) -> dict[str, Any]:
 
 
 def _merges_of_scores(fields: TokenizerFields) -> list[str]:
-    """Returns the pairs of tokens that merge to a token, best score first, as in transformers."""
+    """Returns the merges of a SentencePiece tokenizer, best score first, as transformers does."""
     assert isinstance(fields.scores, list)
     scored: dict[str, Any] = {}
     for i in fields.ids_of(_NORMAL):
@@ -357,7 +357,8 @@ def _merges_of_scores(fields: TokenizerFields) -> list[str]:
 
 
 def _ends(fields: TokenizerFields, *, adds_bos: bool) -> dict[str, Any] | None:
-    """Returns the special tokens around texts."""
+    """Returns the post-processor that adds special tokens around text; None = no tokens are
+    added."""
     bos = _end(fields, "bos", adds_bos)
     eos = _end(fields, "eos", False)
     if not bos and not eos:
@@ -390,7 +391,7 @@ def _templates(tokens: Mapping[str, int]) -> Iterable[dict[str, Any]]:
 
 
 def strings(value: Value | None) -> list[str]:
-    """Returns the texts of a list."""
+    """Returns the strings of a metadata list."""
     return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
 
 
@@ -398,19 +399,20 @@ Json = Mapping[str, Any]
 
 
 _LONGEST: Final = 2**31 - 65
-"""The maximum number of tokens of a text."""
+"""The maximum number of tokens that the tokenizer returns."""
 
 
 class TokenizerModels(NamedTuple):
-    """Two models of text: text to token ids [batch, tokens] i64, and back."""
+    """The tokenizer, from strings to token ids [batch, tokens] i64, and the detokenizer."""
 
     tokenizer: ov.Model
     detokenizer: ov.Model
 
 
 def build_tokenizer(tokenizer: Json, ids: Mapping[str, int]) -> TokenizerModels:
-    """Builds the tokenizer and the detokenizer. `openvino_tokenizers` reads such files only through
-    transformers, whose tokenizer classes change them. Its steps are used here one by one.
+    """Builds the tokenizer and the detokenizer. `openvino_tokenizers` reads such files only with
+    transformers, whose tokenizer classes change them; therefore its steps are added one by one
+    here.
 
     Args:
         tokenizer: the result of `make_tokenizer_json`.
@@ -433,7 +435,7 @@ def build_tokenizer(tokenizer: Json, ids: Mapping[str, int]) -> TokenizerModels:
     steps.vocab = steps[-1].vocab
     steps.add_steps(
         [
-            # Does not truncate by itself: openvino_genai needs the step to set a length.
+            # Does not truncate here: openvino_genai needs this step to set a maximum length.
             pipeline.TruncationStep(_LONGEST),
             _special_ends(tokenizer["post_processor"]),
             _padding(ids),
@@ -473,8 +475,7 @@ def _splits(pre_tokenizer: Json | None) -> list[Any]:
         return []
     *splits, _ = pre_tokenizer["pretokenizers"]
     patterns = [each["pattern"]["Regex"] for each in splits]
-    # Not merged into one step, where each regular expression would see the whole text instead of
-    # the pieces of the one before.
+    # One step per regular expression: each applies to the pieces of the previous one.
     return [
         *(pipeline.RegexSplitStep(each, behaviour="isolate", mergeable=False) for each in patterns),
         pipeline.BytesToCharsStep(),

@@ -1,5 +1,5 @@
-"""Runs the server process: start, supervision, signals, logs, end.
+"""Runs the server process: startup, supervision, signals, logs and shutdown.
 
-It monitors the server and reports to systemd, logs and metrics. It does not depend on the content
-of requests.
+Monitors the server, and reports to systemd, logs and metrics. Independent of the content of
+requests.
 """

@@ -21,14 +21,14 @@ logger = logging.getLogger(__name__)
 
 _OK: Final = 200
 _MALFORMED: Final = 412
-"""Statuses below /v3 that mean that the body was refused before a model was asked."""
+"""The HTTP statuses of /v3 for bodies that are refused before a model is found."""
 
 _ROUTES: Final = frozenset(
     f"{prefix}/{endpoint}"
     for prefix in ("/v1", "/v3", "/v3/v1")
     for endpoint in ("completions", "chat/completions", "responses", "tokenize")
 )
-"""The routes for which OVMS has one handler each, whichever the prefix."""
+"""The routes that OVMS counts in one series, whatever their prefix."""
 
 _TEXTS: Final = {
     "accepted": "Requests that named a model which is served here",
@@ -39,10 +39,10 @@ _TEXTS: Final = {
 
 
 class OvmsMetrics(Collector):
-    """Counts requests in OVMS's metrics. Requests without a known model are not counted, as in
-    OVMS, because counters are per model.
+    """Counts requests under OVMS's metric names. Requests without a known model are not counted, as
+    in OVMS, because counters are per model.
 
-    OVMS's counter names have no `_total`, so they are exported with the type unknown.
+    OVMS's counter names do not end in `_total`, so they are exported with the type unknown.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class OvmsMetrics(Collector):
 
 
 class LoadedGraphs(Collector):
-    """Exports which models are in memory, as OVMS does for its graphs."""
+    """Exports which models are in memory, under OVMS's metric names for its graphs."""
 
     def __init__(self, models: ServedModels) -> None:
         self._models = models
@@ -99,15 +99,15 @@ _MISSING: Final = "traces need OpenTelemetry, which is not installed: pip instal
 
 @contextmanager
 def span_tracer(endpoint: str | None, environment: Mapping[str, str]) -> Iterator[Tracer | None]:
-    """Yields a tracer that records spans and sends them when it ends; None = tracing is off. Raises
-    ConfigurationError if `endpoint` is given but cannot be used. `endpoint` is a collector's
-    address; None = the one in the environment, if any."""
+    """Yields a tracer, which sends its spans at exit, or None if tracing is off. `endpoint` is the
+    collector's address; None = from the environment, if set there. Raises ConfigurationError if
+    `endpoint` is given but cannot be used."""
     if not _is_wanted(endpoint, environment):
         yield None
         return
     protocol = next(filter(None, map(environment.get, _PROTOCOLS)), _SPOKEN)
     if protocol != _SPOKEN:
-        raise ConfigurationError(f"traces can be sent by {_SPOKEN} only, not by {protocol}")
+        raise ConfigurationError(f"OTEL_EXPORTER_OTLP_PROTOCOL must be {_SPOKEN}, not {protocol}")
     try:
         from fastovms.service.open_telemetry import OpenTelemetryTracer, otlp_exporter
     except ImportError:

@@ -1,4 +1,4 @@
-"""Life of the server process: start, supervision, signals, end."""
+"""The lifecycle of the server process: startup, supervision, signals, shutdown."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class KeyCheck:
     no key. Raises ConfigurationError if the keys cannot be read.
 
     Args:
-        open_paths: further paths that need no key at any time, such as those of the page.
-        new_budgets: makes what counts the use of keys with limits; called if there are any.
+        open_paths: further paths that never need a key, such as the page's files.
+        new_budgets: creates the usage counters of keys with limits; called only if there are any.
     """
 
     def __init__(
@@ -84,15 +84,15 @@ class KeyCheck:
 
     @property
     def tenants(self) -> frozenset[str]:
-        """The tenants of the valid keys; "" where no key is needed."""
+        """The tenants of the valid keys; only "" if no key is needed."""
         return frozenset(("",)) if self._keys is None else self._keys.tenants
 
     def find_budget(self, tenant: str) -> Budget | None:
-        """Returns the limits of a tenant's key; None if the key has no limits."""
+        """Returns the usage limits of a tenant's key, or None if the key has no limits."""
         return None if self._budgets is None else self._budgets.find(tenant)
 
     def reload(self) -> None:
-        """Reads the keys again. Raises ConfigurationError if the keys cannot be read; the old ones
+        """Reads the keys again. Raises ConfigurationError if the keys cannot be read; the old keys
         stay in use."""
         self._keys = self._read_keys()
 
@@ -135,10 +135,10 @@ def gates_for(
     tls: bool,
     is_local: Callable[[], bool],
 ) -> list[Check]:
-    """Returns the checks of a server.
+    """Returns the checks that each request passes before it is routed.
 
     Args:
-        tls: whether clients speak TLS to the server itself.
+        tls: whether this server itself terminates TLS.
         is_local: returns whether only this machine can reach the server; called for each request,
             because it is known only after binding.
     """
@@ -159,11 +159,12 @@ Stamp = tuple[int, int, int] | None
 
 
 class FileWatch:
-    """Watches a file for changes of its time, size and inode; a check takes microseconds.
+    """Watches a file for changes of its modification time, size or inode; a check takes
+    microseconds.
 
     Args:
         interval: seconds between two checks; 0 = no checks.
-        on_change: called on the loop after a change, not while the file is missing.
+        on_change: called on the loop after a change, but not while the file is missing.
     """
 
     def __init__(self, path: Path, interval: float, on_change: Callable[[], None]) -> None:
@@ -199,7 +200,7 @@ class FileWatch:
 
 
 _EXTENSION: Final = 30.0
-"""Seconds of patience to ask the service manager for, at a time."""
+"""Seconds by which the service manager is asked to extend its timeout, each time."""
 _ENGINE_STOP_TIMEOUT: Final = 5.0
 
 Result = TypeVar("Result")
@@ -210,16 +211,16 @@ Load = Callable[[], ServedModels]
 
 @dataclass(frozen=True, slots=True)
 class LifecycleHooks:
-    """The functions that a lifecycle calls at each stage.
+    """The functions that `Lifecycle` calls at each stage.
 
     Attributes:
         load: loads the models.
         on_loaded: adds the routes of the models.
         announce: called once the models are ready.
-        reloads: each reads a part of the configuration again, and raises ConfigurationError when it
-            cannot be used.
-        drains: let other work end at shutdown; each gets the remaining seconds, after which it is
-            cancelled.
+        reloads: each reads a part of the configuration again, and raises ConfigurationError if it
+            is invalid.
+        drains: wait for other work to end at shutdown; each gets the remaining seconds, after which
+            it is cancelled.
         ends: called when that time is over, before the models are closed.
         trouble: returns an addition to the service manager's status line; "" = none.
     """
@@ -238,9 +239,9 @@ class Lifecycle:
     signal stops it at once. SIGHUP reloads configuration files, keys and certificates.
 
     Args:
-        waits: limits the time of the final waits of the shutdown.
-        listens_early: whether to answer requests (with 503) while the model loads. Not with
-            inherited sockets, in which clients wait until the server is ready.
+        waits: limits the total time of the waits at shutdown.
+        listens_early: whether to answer requests (with 503) while the model loads. False with
+            inherited sockets: clients then wait in the socket's queue until the server is ready.
     """
 
     def __init__(
@@ -267,9 +268,8 @@ class Lifecycle:
         self._stop_now = asyncio.Event()
 
     async def run(self) -> None:
-        """Runs the server until a signal ends it. Raises ConfigurationError if the addresses are
-        not available, or the models cannot be loaded; EngineFailed if an engine has died or
-        hangs."""
+        """Runs the server until a signal ends it. Raises ConfigurationError if an address is not
+        available or the models cannot be loaded, and EngineFailed if an engine dies or hangs."""
         self._server.bind()
         with self._signal_handlers():
             try:
@@ -285,7 +285,7 @@ class Lifecycle:
             await self._server.start()
         self._notifier.status("loading the model")
         models = await self._unless_stopped(in_daemon_thread("load", self._hooks.load))
-        if models is None:  # the loading thread is not waited for
+        if models is None:  # do not wait for the loading thread
             return
         try:
             if list(models):
@@ -307,7 +307,7 @@ class Lifecycle:
             await self._waits.wait("closing the models", in_daemon_thread("close", models.close))
 
     async def _unless_stopped(self, work: asyncio.Future[Result]) -> Result | None:
-        """Returns the result of a startup task; None = a signal came first."""
+        """Returns the result of a startup task, or None if a signal to stop came first."""
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
             while not work.done():
@@ -340,7 +340,7 @@ class Lifecycle:
             if stopped.done():
                 await self._drain()
             else:
-                # Health checks and balancers have time to notice.
+                # Gives health checks and load balancers time to notice.
                 failure = watching.result()
                 logger.critical("the engine has failed: %s", failure)
                 self._notifier.status(f"failed: {failure}")
@@ -379,7 +379,7 @@ class Lifecycle:
 
     async def _drain_all(self, seconds: float) -> None:
         """Waits for running work to end: first the server's requests, because they may create more
-        work for the others."""
+        background work."""
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         for drain in (self._server.drain, *self._hooks.drains):
@@ -448,8 +448,8 @@ class Lifecycle:
 
 
 async def _warm_up(models: ServedModels) -> bool:
-    """Starts the backends and returns True once all are ready for requests. Raises EngineFailed if
-    a model cannot compute anything."""
+    """Starts the backends. Returns True once all are ready for requests. Raises EngineFailed if a
+    model cannot compute."""
     backends = [model.backend for model in models]
     for backend in backends:
         backend.start()
@@ -467,7 +467,7 @@ def _on_loop(
 
 
 async def _first_of(*waits: Coroutine[object, object, object]) -> None:
-    """Waits for the first of some tasks to return and cancels the others."""
+    """Waits until the first of several coroutines returns, and cancels the others."""
     tasks = [asyncio.ensure_future(wait) for wait in waits]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

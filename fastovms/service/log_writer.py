@@ -15,7 +15,7 @@ from fastovms.errors import ConfigurationError
 
 _MAX_LINES: Final = 10_000
 _LINGER: Final = 0.02
-"""Seconds in which lines gather, so that a busy server writes many at a time."""
+"""Seconds for which lines are collected, so that a busy server writes many at a time."""
 
 _REDRAW: Final = 0.5
 _CLEAR_LINE: Final = "\r\x1b[K"
@@ -23,9 +23,9 @@ _BAR_WIDTH: Final = 20
 
 
 class LineWriter:
-    """A text stream for `logging.StreamHandler` and for access logs. Lines that arrive faster than
-    they can be written are dropped and counted. Raises ConfigurationError if the file cannot be
-    opened. `path` is the file that lines are appended to; None = stderr."""
+    """A text stream for `logging.StreamHandler` and for access logs, written by a thread. Lines
+    that arrive faster than they can be written are dropped and counted. `path` is the file to
+    append to; None = stderr. Raises ConfigurationError if the file cannot be opened."""
 
     def __init__(self, path: Path | None = None, *, max_lines: int = _MAX_LINES) -> None:
         self._path = path
@@ -42,11 +42,11 @@ class LineWriter:
         self._thread: threading.Thread | None = None
 
     def write_line(self, line: str) -> None:
-        """Queues a line; a line feed is added."""
+        """Queues a line, without a line feed at the end, for writing."""
         self.write(f"{line}\n")
 
     def write(self, text: str) -> None:
-        """Queues whole lines."""
+        """Queues complete lines for writing."""
         with self._lock:
             if len(self._pending) >= self._max_lines:
                 self._num_dropped += 1
@@ -65,7 +65,7 @@ class LineWriter:
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Shows a moving bar with the seconds so far below the log while the block runs, if the log
+        """Shows a moving bar and the elapsed seconds below the log while the block runs, if the log
         is written to a terminal."""
         if not self._stream.isatty():
             yield
@@ -81,11 +81,11 @@ class LineWriter:
             self._wake.set()
 
     def flush(self) -> None:
-        """Does nothing, because `logging` calls it after every line and must not wait."""
+        """Does nothing: `logging` calls it after every line, and must not wait."""
 
     def reopen(self) -> None:
-        """Opens the file again, after it was moved away. Raises ConfigurationError if the file
-        cannot be opened; the old one stays in use."""
+        """Opens the file again, after log rotation has moved it. Raises ConfigurationError if the
+        file cannot be opened; the old one stays in use."""
         if self._path is None:
             return
         stream: TextIO | None = self._open()
@@ -95,7 +95,7 @@ class LineWriter:
             stream.close()
 
     def close(self, timeout: float = 1.0) -> None:
-        """Waits until all lines so far are written, for at most `timeout` seconds."""
+        """Waits until all queued lines are written, for at most `timeout` seconds."""
         self._closing.set()
         self._wake.set()
         if self._thread is not None:
@@ -141,8 +141,7 @@ class LineWriter:
             self._stream.write(text)
             self._stream.flush()
         except Exception:
-            # A full disk, perhaps, or no memory. There is no better place to say so, only a later
-            # time.
+            # Perhaps the disk is full. The error cannot be logged elsewhere; it is reported later.
             with self._lock:
                 self._num_dropped += len(lines)
 
@@ -152,7 +151,7 @@ class LineWriter:
 
 
 def _bar(seconds: float) -> str:
-    """Returns a bar whose mark moves from one end to the other and back."""
+    """Returns a progress bar whose mark moves back and forth, for the elapsed seconds."""
     place = int(seconds / _REDRAW) % (2 * _BAR_WIDTH)
     place = min(place, 2 * _BAR_WIDTH - place)
     return f"[{' ' * place}###{' ' * (_BAR_WIDTH - place)}] {seconds:.0f} s"

@@ -1,8 +1,8 @@
-"""Records the spans of requests with OpenTelemetry, by its conventions for generative AI, and sends
-them to a collector (OTLP over HTTP).
+"""Records request spans with OpenTelemetry, by its conventions for generative AI, and sends them to
+a collector (OTLP over HTTP).
 
-Everything but the endpoint is configured by the standard variables `OTEL_*`. The module needs the
-extra `otel`, and is imported only if tracing is on.
+All settings but the endpoint come from the standard variables `OTEL_*`. The module needs the extra
+`otel`, and is imported only if tracing is on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fastovms.telemetry.tracing import GenerationEnd, GenerationStart, TraceCont
 
 _NAME: Final = "fastovms"
 _FLUSH_TIMEOUT: Final = 2.0
-"""Seconds that a collector has, at the end of the process, to take the last spans."""
+"""Seconds for sending the last spans to the collector when the process ends."""
 
 _NANOSECONDS: Final = 1_000_000_000
 
@@ -46,14 +46,14 @@ _OF_PARAMS: Final = {
     "max_tokens": "gen_ai.request.max_tokens",
     "n": "gen_ai.request.choice.count",
 }
-"""The attributes for fields of `SamplingParams` that are not as they are by default."""
+"""The span attributes for fields of `SamplingParams` that differ from their defaults."""
 
 _DEFAULTS: Final = SamplingParams()
 
 
 class OpenTelemetryTracer:
-    """Implements `Tracer`. Spans are sent on a separate thread; spans are dropped if the collector
-    is too slow.
+    """Implements `Tracer`. A separate thread sends spans; spans are dropped if the collector is too
+    slow.
 
     Args:
         exporter: receives finished spans.
@@ -64,7 +64,7 @@ class OpenTelemetryTracer:
         self._unix_time = unix_time
         self._ids = _RequestIds()
         resource = Resource.create()
-        ours = {SERVICE_VERSION: __version__}  # overrides the version of the environment
+        ours = {SERVICE_VERSION: __version__}  # overrides the version set in the environment
         if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
             ours[SERVICE_NAME] = _NAME
         self._provider = TracerProvider(
@@ -101,7 +101,8 @@ class OpenTelemetryTracer:
 
     def close(self) -> None:
         """Sends the remaining spans within a time limit."""
-        # A collector that does not answer would hold up the exit by the exporter's own timeout.
+        # A collector that does not answer would otherwise delay the exit by the exporter's own
+        # timeout.
         sender = threading.Thread(target=self._provider.shutdown, daemon=True)
         sender.start()
         sender.join(_FLUSH_TIMEOUT)
@@ -152,7 +153,7 @@ class _RequestIds(RandomIdGenerator):
     """An id generator that uses the span id already sent to the client.
 
     Attributes:
-        next_span_id: the next one; None = a random one.
+        next_span_id: the id for the next span; None = a random id.
     """
 
     next_span_id: int | None = None
@@ -165,7 +166,7 @@ def otlp_exporter(endpoint: str | None) -> SpanExporter:
     """Returns the exporter that sends spans to a collector.
 
     Args:
-        endpoint: the collector's address; one without a path gets `/v1/traces`. None = that of the
+        endpoint: the collector's address; one without a path gets `/v1/traces`. None = from the
             environment.
     """
     if endpoint is not None and endpoint.partition("://")[2].find("/") < 0:

@@ -1,4 +1,4 @@
-"""Watches the engine and the event loop, logs the throughput, and returns unused memory."""
+"""Watches the engines and the event loop, logs the throughput, and trims the heap."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INTERVAL: Final = 1.0
 
 
 class ProgressWatch:
-    """Watches the steps of one engine.
+    """Watches whether one engine finishes steps.
 
     Attributes:
         stalled_for: seconds for which the engine has had work without finishing a step, beyond the
@@ -40,7 +40,7 @@ class ProgressWatch:
         """Records the engine's progress since the last check.
 
         Args:
-            seconds: time since the last check in which the process could run.
+            seconds: the seconds since the last check in which the process could run.
         """
         has_work = stats.num_running or stats.num_waiting > stats.num_held
         if has_work and stats.counters.num_steps == self._num_steps:
@@ -86,21 +86,21 @@ class EngineWatch:
         self._on_stats = on_stats
 
     async def run(self) -> str:
-        """Waits for a failure, and returns why an engine can generate no more."""
-        # A hang is the absence of events, so there is none to wait for.
+        """Waits until an engine fails, and returns the reason."""
+        # Polls, because a hang causes no event to wait for.
         has_failed = False
         while True:
             try:
                 if (failure := self.look()) is not None:
                     return failure
-            except Exception:  # an error of a statistic or of the service manager, not of an engine
+            except Exception:  # statistics or the service manager failed, not an engine
                 if not has_failed:
                     logger.exception("engine watch: a check failed; checks continue")
                 has_failed = True
             await asyncio.sleep(self._interval)
 
     def look(self) -> str | None:
-        """Checks each engine once. Returns the reason why one has failed, or None. An engine that
+        """Checks each engine once. Returns the reason if one has failed, or None. An engine that
         hangs is marked as failed."""
         seconds = self._time.take(self._interval)
         in_order = True
@@ -125,19 +125,19 @@ class EngineWatch:
 
 
 _THROUGHPUT_INTERVAL: Final = 10.0
-"""Seconds between two lines about one model."""
+"""Seconds between two log lines about one model."""
 
 
 class ThroughputLog:
-    """Logs the throughput of each model every ten seconds in which it works, as vLLM does. An idle
-    model is not logged. `clock` returns seconds."""
+    """Logs the throughput of each busy model every ten seconds, as vLLM does. `clock` returns
+    seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._begins: WeakKeyDictionary[Backend, tuple[float, EngineCounters]] = WeakKeyDictionary()
 
     def observe(self, backend: Backend, stats: BackendStats) -> None:
-        """Logs a line if one is due. Call it every second."""
+        """Logs a line if ten seconds have passed. Call it every second."""
         now, counters = self._clock(), replace(stats.counters)
         begin, before = self._begins.get(backend, (now, counters))
         num_in = counters.num_prompt_tokens - before.num_prompt_tokens
@@ -168,8 +168,8 @@ class ThroughputLog:
 
 
 class ChildCollector(Collector):
-    """Exports the number and the memory of child processes, which decode media and PDFs, try
-    grammars, measure, or run a model. `memory` returns the resident bytes of each child process."""
+    """Exports the number and the memory of child processes, such as those for media, grammars or
+    models. `memory` returns the resident bytes of each child process."""
 
     def __init__(self, memory: Callable[[], Sequence[int]]) -> None:
         self._memory = memory
@@ -186,7 +186,8 @@ class ChildCollector(Collector):
 
 
 _LOOP_INTERVAL: Final = 0.05
-"""Seconds between two checks while a client is connected: the longest allowed pass of the loop."""
+"""Seconds between two checks while a client is connected; a longer pass of the loop counts as
+late."""
 
 _IDLE_INTERVAL: Final = 1.0
 """Seconds between two checks while no client is connected, so that an idle machine may sleep. A
@@ -198,10 +199,9 @@ _BOUNDS: Final = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 
 class LoopWatch(Collector):
     """Measures the event loop's delay: schedules calls, and exports how late each one runs.
 
-    A call is late if a callback runs, if a thread holds the GIL, or if the machine has no core for
-    this process. Input that arrives then is equally delayed. A long pass of the loop is measured
-    with an error of at most the interval between calls: 50 ms while a client is connected,
-    otherwise up to a second.
+    A call is late if a callback blocks the loop, a thread holds the GIL, or the process gets no
+    CPU. Network input is then equally delayed. A delay is measured with an error of at most the
+    interval between calls: 50 ms while a client is connected, otherwise up to a second.
 
     Args:
         is_watched: returns whether a client is connected; otherwise calls are less frequent.
@@ -263,7 +263,7 @@ class LoopWatch(Collector):
         stall = max(0.0, self._clock() - self._due)
         self._stalls.observe(stall)
         self._longest = max(self._longest, stall)
-        # Includes the processor time from setting the timer until it was due, hence `min` below.
+        # Includes the CPU time between setting the timer and its due time, hence `min` below.
         ran = self._thread_clock() - self._ran_before
         self._longest_busy = max(self._longest_busy, min(stall, ran))
         if self._loop is not None:
@@ -271,18 +271,18 @@ class LoopWatch(Collector):
 
 
 FIRST: Final = 1.0
-"""Seconds until the first trim: loading a model leaves much behind."""
+"""Seconds until the first trim: loading a model leaves much free memory."""
 
 INTERVAL: Final = 30.0
 """Seconds from the end of a trim, which takes some milliseconds, to the next."""
 
 
 class MemoryTrimmer:
-    """Trims the heap in a separate thread at intervals, one trim at a time.
+    """Calls `trim`, which returns free heap memory to the operating system, in a thread at
+    intervals.
 
-    glibc has a heap per thread and returns only free memory at its end to the operating system.
-    Free memory in between would accumulate over days. `trim` returns free memory to the operating
-    system.
+    glibc has a heap per thread, and by itself returns only free memory at the end of a heap. Other
+    free memory would accumulate over days.
     """
 
     def __init__(self, trim: Callable[[], None]) -> None:
@@ -292,12 +292,12 @@ class MemoryTrimmer:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Starts to return free memory to the system periodically."""
+        """Starts trimming periodically."""
         self._loop = loop
         self._wait(loop, FIRST)
 
     def stop(self) -> None:
-        """Stops returning free memory to the system periodically."""
+        """Stops trimming."""
         self._loop = None
         if self._timer is not None:
             self._timer.cancel()

@@ -1,5 +1,5 @@
 """Stores the objects that outlive a request: responses, their items, conversations.
 
-`StateStore` keeps them in memory, in SQLite or in PostgreSQL on separate threads. The package does
-not depend on HTTP or models.
+`StateStore` keeps them in memory, in SQLite or in PostgreSQL, accessed by separate threads. The
+package does not depend on HTTP or models.
 """

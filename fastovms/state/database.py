@@ -1,4 +1,4 @@
-"""The base of the state's databases: transactions of several operations, limits, evictions."""
+"""Base class of the state databases: transactions of several operations, limits, evictions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Operation = Callable[[Operations], object]
 
 
 class OperationOutcome(NamedTuple):
-    """The result of an operation, or the error because of which nothing was changed."""
+    """The result of an operation, or the error that rolled it back."""
 
     result: object = None
     error: Exception | None = None
 
 
 class StateBounds(NamedTuple):
-    """The limits: seconds since the last use, objects, bytes."""
+    """The limits of the stored objects: seconds since the last use, number, and total bytes."""
 
     max_age: float
     max_count: int
@@ -48,16 +48,16 @@ class StateBounds(NamedTuple):
         return is_too_much or (seconds is not None and seconds <= 0.0)
 
     def seconds_to_expiry(self, oldest_use: float | None, now: float) -> float | None:
-        """Returns the seconds until the next object is too old; None = no objects."""
+        """Returns the seconds until the next object expires; None = no objects."""
         return None if oldest_use is None else max(0.0, oldest_use + self.max_age - now)
 
 
 class Eviction:
     """Evicts up to `limit` objects within a transaction.
 
-    Objects that are too old are evicted first, as many as `rounds` allows. While the number or size
-    exceeds its limit, the tenant with the most loses its least recently used objects until it has
-    as much as the next tenant. A tenant with at most its equal share of the limit loses nothing,
+    Expired objects are evicted first, as many as `rounds` allows. While the number or total size
+    exceeds its limit, the tenant with the most loses its least recently used objects, until it has
+    as much as the next tenant. A tenant with at most an equal share of the limit loses nothing,
     even if others have running responses, which cannot be evicted. `shares` is the number and size
     of each tenant's objects.
     """
@@ -84,8 +84,8 @@ class Eviction:
         return self._limit < limit
 
     def _shrink(self, measure: int, bound: int) -> None:
-        """Evicts objects while all tenants together have more than `bound` of one of the two
-        numbers of `Totals`."""
+        """Evicts objects while all tenants together exceed `bound`. `measure` is the index of the
+        number in `Totals`: objects or bytes."""
         passed_over: set[str] = set()
         excess = total_of(self._shares)[measure] - bound
         while excess > 0 and self._limit > 0:
@@ -124,17 +124,17 @@ OwnTables = TypeVar("OwnTables", bound=Tables)
 
 
 class SqlDatabase(ABC, Generic[OwnTables]):
-    """Implements `StateDatabase` with tables. One thread uses it.
+    """Implements `StateDatabase` with SQL tables. Used by one thread.
 
-    Objects are evicted once they are too old, too many or too large together (see `Eviction`).
+    Objects are evicted when they expire, or exceed the limits of number or size (see `Eviction`).
 
     Args:
         clock: returns the Unix time in seconds.
 
     Attributes:
-        driver_errors: the errors of its driver.
+        driver_errors: the exception classes of the database driver.
         max_evicted: the maximum number of objects that one transaction evicts.
-        min_wait, max_wait: seconds after which to look for what is too old.
+        min_wait, max_wait: the bounds of the seconds between two searches for expired objects.
         tables: the tables; None = not connected.
     """
 
@@ -152,17 +152,18 @@ class SqlDatabase(ABC, Generic[OwnTables]):
 
     @abstractmethod
     def transaction(self, *, only_reads: bool = False) -> AbstractContextManager[OwnTables]:
-        """A transaction: commits at the end of the context, or rolls back on an error. Raises an
-        error of the driver if the commit failed."""
+        """Opens a transaction: commits at the end of the context, or rolls back on an error. Raises
+        an error of the driver if the commit fails."""
 
     @abstractmethod
     def _run(self, operation: Operation) -> OperationOutcome:
-        """Runs an operation within a transaction, and returns its outcome. Raises errors that end
+        """Runs an operation within a transaction, and returns its outcome. Raises errors that abort
         the whole transaction."""
 
     @abstractmethod
     def _failure(self, error: Exception) -> Exception:
-        """Returns the error of an operation whose transaction ended with this error."""
+        """Returns the error to report for an operation whose transaction was aborted by this
+        error."""
 
     @abstractmethod
     def _count(self, tables: OwnTables) -> Totals: ...
@@ -171,21 +172,21 @@ class SqlDatabase(ABC, Generic[OwnTables]):
     def _shares_of(self, tables: OwnTables) -> Shares: ...
 
     def _reason(self, error: Exception) -> str:
-        """Returns the reason in an error of the driver."""
+        """Returns the reason to log for a driver's error."""
         return str(error)
 
     def _has_turn(self, tables: OwnTables) -> bool:
-        """Returns whether this is the server that evicts."""
+        """Returns whether this server may evict now: only one server evicts at a time."""
         return True
 
     def snapshot(self) -> AbstractContextManager[OwnTables]:
-        """A read-only transaction whose statements see one consistent snapshot."""
+        """Opens a read-only transaction whose statements see one consistent snapshot."""
         return self.transaction(only_reads=True)
 
     def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
-        """Runs operations in one transaction, and returns their outcomes; does not raise. If the
-        transaction fails, for example on a full disk, each is run in a separate one, so that some
-        may succeed."""
+        """Runs operations in one transaction, and returns their outcomes; never raises. If the
+        transaction fails, for example on a full disk, each operation is run in its own transaction,
+        so that some may succeed."""
         try:
             return self._transact(operations)
         except Exception as error:
@@ -199,7 +200,7 @@ class SqlDatabase(ABC, Generic[OwnTables]):
 
     def do_maintenance(self) -> float:
         """Stores times of use, and evicts a few objects, if due. Returns the seconds until the next
-        call. Raises StateFailed if that failed."""
+        call is due. Raises StateFailed on failure."""
         try:
             self._write_uses()
             if self._only_reads:
@@ -214,7 +215,7 @@ class SqlDatabase(ABC, Generic[OwnTables]):
 
     def evict(self) -> bool:
         """Evicts a few objects if due and no other server does so. Returns whether more are due.
-        Raises an error of the driver if nothing is evicted."""
+        Raises an error of the driver on failure."""
         if not self._is_due():
             return False
         with self.transaction() as tables:
@@ -226,15 +227,15 @@ class SqlDatabase(ABC, Generic[OwnTables]):
         return has_evicted and self._is_due()
 
     def seconds_to_expiry(self) -> float | None:
-        """Returns the seconds until the next object is too old; None = no objects."""
+        """Returns the seconds until the next object expires; None = no objects."""
         with self.snapshot() as tables:
             now = self._clock()
             seconds = self._bounds.seconds_to_expiry(tables.oldest_use(), now)
         return None if seconds is None else max(seconds, self._rounds.seconds_left(now))
 
     def faults(self) -> Iterator[str]:
-        """Yields the inconsistencies. Reads all rows. Raises an error of the driver if the database
-        cannot be read."""
+        """Yields a description of each inconsistency. Reads all rows. Raises an error of the driver
+        if the database cannot be read."""
         with self.snapshot() as tables:
             yield from tables.faults(self._count(tables), self._shares_of(tables))
 
@@ -243,8 +244,8 @@ class SqlDatabase(ABC, Generic[OwnTables]):
         assert list(self.faults()) == []
 
     def _write_uses(self) -> None:
-        """Writes down which objects were used. If that fails, later uses are recorded
-        nevertheless."""
+        """Stores which objects were used. If that fails, later uses are still recorded in
+        memory."""
         if self.tables is None or not self.tables.has_uses:
             return
         try:

@@ -24,11 +24,11 @@ from fastovms.state.tables import MAX_CHAIN, ObjectKind
 
 
 class Operations(RunningOperations):
-    """The operations of one replica. `StateStore.run` runs one in a transaction of its own.
+    """The operations of one replica. `StateStore.run` runs each in its own transaction.
 
     Every operation may raise `errors.StateFailed`, and `errors.TooLarge` if an object becomes
-    larger than allowed. The results None and False mean that the object does not exist. Reading an
-    object counts as a use.
+    larger than allowed. None and False mean that the object does not exist. Reading an object
+    counts as a use.
     """
 
     # Responses
@@ -38,13 +38,13 @@ class Operations(RunningOperations):
     ) -> bool:
         """Adds a response, and its items to its conversation if that still exists. A RUNNING
         response is owned by this replica. Returns False if the id exists already. Raises
-        UnknownPrevious if a response in its chain is missing, or the chain is circular; TooLarge if
-        its chain of responses is too long."""
+        UnknownPrevious if a response in its chain is missing or the chain is circular, and TooLarge
+        if the chain is too long."""
         if not self._insert(tenant, response, conversation_id):
             return False
         if response.previous_id is not None:
-            # This check follows the insertion, so that of two servers that add responses which
-            # continue each other, the later one finds the circle or the missing response.
+            # Checked after the insertion: if two servers add responses that continue each other,
+            # the later one finds the circle or the missing response.
             last = self._tables.chain(tenant, response.id, MAX_CHAIN)[-1]
             if last.previous_id is not None:
                 raise UnknownPrevious(last.previous_id)
@@ -53,7 +53,7 @@ class Operations(RunningOperations):
     def finish_response(
         self, tenant: str, response: StoredResponse, conversation_id: str | None = None
     ) -> bool:
-        """Replaces a response that runs on this replica by its final state, otherwise like
+        """Replaces a response that runs on this replica by its final state; items as in
         `add_response`. Returns False if this replica does not run it: it was deleted, or its lease
         has expired."""
         if self._key_of_own(tenant, response.id) is None:
@@ -80,13 +80,13 @@ class Operations(RunningOperations):
             self._start_run(key, response.resumption)
         if conversation_id is not None:
             key = self._key(tenant, ObjectKind.CONVERSATION, conversation_id, for_change=True)
-            if key is not None:  # None if it was deleted after the response was accepted
+            if key is not None:  # None: the conversation has been deleted
                 self._tables.append(key, [*response.input, *response.output])
         return True
 
     @reads
     def find_response(self, tenant: str, id: str) -> FoundResponse | None:
-        """Returns a stored response; None if there is none. Counts as a use."""
+        """Returns a stored response, or None if it does not exist. Counts as a use."""
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, body, progress")
         if row is None:
             return None
@@ -110,8 +110,8 @@ class Operations(RunningOperations):
     @reads
     def response_context(self, tenant: str, id: str, max_bytes: int) -> EarlierItems | None:
         """Returns the newest input and output items of the response and its chain, up to
-        `max_bytes`. Counts as a use of all of these. Raises TooLarge if its chain of responses is
-        too long to be continued."""
+        `max_bytes`, or None if it does not exist. Counts as a use of all these responses. Raises
+        TooLarge if the chain is too long to be continued."""
         chain = self._tables.chain(tenant, id, MAX_CHAIN - 1)  # leave room for the new response
         if not chain:
             return None

@@ -1,8 +1,8 @@
-"""Operations on running responses: their owner, lease and events so far. Leases use `unix_time()`,
-the database's clock, because replicas' clocks may differ.
+"""Operations on running responses: their owner, lease and events so far. Leases use the database's
+clock, `unix_time()`, because replicas' clocks may differ.
 
-A transaction that changes a running response locks its object first, to avoid deadlocks, except for
-renewals.
+A transaction that changes a running response locks its object first, to avoid deadlocks; renewals
+of leases do not.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Reading = TypeVar("Reading", bound=Callable[..., object])
 
 
 def reads(operation: Reading) -> Reading:
-    """Marks an operation as read-only; it does not wait for writing ones."""
+    """Marks an operation as read-only: it does not wait for writing operations."""
     operation.reads = True  # type: ignore[attr-defined]
     return operation
 
@@ -55,7 +55,7 @@ class Replica(NamedTuple):
 
 
 ONLY_REPLICA: Final = Replica("", float("inf"))
-"""The id of the process if no other process uses the database."""
+"""The replica of a process that alone uses the database."""
 
 
 def _model_of(resumption: Resumption | None) -> str:
@@ -81,8 +81,8 @@ class RunningOperations:
         self._notify = notify
 
     def add_events(self, tenant: str, id: str, pack: EventPack) -> bool:
-        """Adds a pack of events of a response that runs on this replica. It replaces a pack with
-        the same first number. Returns False if this replica does not run it."""
+        """Adds a pack of events of a response that runs on this replica, or replaces the pack with
+        the same first number. Returns False if this replica does not run the response."""
         key = self._key_of_own(tenant, id)
         if key is None:
             return False
@@ -106,8 +106,8 @@ class RunningOperations:
     @reads
     def find_events(self, tenant: str, id: str, start: int) -> FoundEvents | None:
         """Returns the packs with the events from number `start` on, without the model's output. The
-        first pack may begin before that number, and at most one pack is returned without such
-        events."""
+        first pack may begin earlier. If there are no such events yet, at most one pack is
+        returned."""
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, progress, events")
         if row is None:
             return None
@@ -125,7 +125,7 @@ class RunningOperations:
 
     def set_resumption(self, tenant: str, id: str, resumption: Resumption | None) -> bool:
         """Replaces the `Resumption` of a response that runs on this replica; None = it can no
-        longer be resumed. Returns False if this replica does not run it."""
+        longer be resumed. Returns False if this replica does not run the response."""
         key = self._key_of_own(tenant, id)
         if key is None:
             return False
@@ -179,9 +179,9 @@ class RunningOperations:
             self._notify(response_topic(tenant, id))
 
     def interrupt_expired(self, patience: float) -> None:
-        """Sets responses with expired leases to INTERRUPTED, on any replica. A response with a
-        `Resumption` is interrupted only after `patience` seconds without a takeover. A row that
-        another transaction locks is skipped."""
+        """Sets responses with expired leases to INTERRUPTED, whichever replica owned them. A
+        response with a `Resumption` is interrupted only `patience` seconds after expiry. Rows that
+        other transactions lock are skipped."""
         rows = self._execute(
             "SELECT key FROM objects WHERE key IN (SELECT object FROM runs "
             "WHERE lease_until < unix_time() - CASE model WHEN '' THEN 0 ELSE ? END) "
@@ -239,7 +239,7 @@ class RunningOperations:
 
     def begin_attempt(self, tenant: str, id: str) -> InterruptedResponse | None:
         """Counts an attempt to resume a response that this replica owns, and returns its stored
-        data; None = not owned, or it cannot be resumed."""
+        data; None = not owned, or not resumable."""
         key = self._key_of_own(tenant, id)
         if key is None:
             return None
@@ -267,7 +267,7 @@ class RunningOperations:
         )
 
     def _key_for_change(self, tenant: str, id: str) -> int | None:
-        """Returns the key of a response that will be changed; does not count as a use."""
+        """Returns the key of a response and locks its row; does not count as a use."""
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key", for_change=True)
         return None if row is None else cast("int", row[0])
 
@@ -280,7 +280,7 @@ class RunningOperations:
         return None if row is None else key
 
     def _start_run(self, key: int, resumption: Resumption | None) -> None:
-        """Makes this replica the owner of a response that was just added."""
+        """Makes this replica the owner of a newly added response."""
         id, lease = self._replica
         self._execute(
             "INSERT INTO runs (object, owner, lease_until, cancel_requested, model) "
@@ -290,12 +290,12 @@ class RunningOperations:
         self._tables.grow(key, self._add_job(key, resumption))
 
     def _end_run(self, key: int) -> str | None:
-        """Removes the row of a response and returns its owner."""
+        """Removes the run of a response and returns its owner, or None if there was no run."""
         row = self._execute("DELETE FROM runs WHERE object = ? RETURNING owner", (key,)).fetchone()
         return None if row is None else row[0]
 
     def _add_job(self, key: int, resumption: Resumption | None) -> int:
-        """Stores the data to resume a response. Returns the bytes that they take."""
+        """Stores the data to resume a response. Returns their size in bytes."""
         if resumption is None:
             return 0
         job = seal(resumption.job)
@@ -303,7 +303,7 @@ class RunningOperations:
         return OVERHEAD + len(job)
 
     def _take(self, key: int, response: ResponseKey) -> OwnedResponse | None:
-        """Makes this replica the owner of a response, unless its lease has been renewed."""
+        """Makes this replica the owner of a response; None = its lease has been renewed."""
         id, lease = self._replica
         row = self._execute(
             "UPDATE runs SET owner = ?, lease_until = unix_time() + ? "
@@ -317,8 +317,8 @@ class RunningOperations:
         return OwnedResponse(response, bool(cancel_requested), model, num_attempts)
 
     def _has_expired(self, key: int) -> bool:
-        """Removes the row of a response, unless its lease has been renewed. Returns whether
-        it was removed."""
+        """Removes the run of a response, unless its lease has been renewed. Returns whether it was
+        removed."""
         row = self._execute(
             "DELETE FROM runs WHERE object = ? AND lease_until < unix_time() RETURNING object",
             (key,),

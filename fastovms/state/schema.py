@@ -1,4 +1,4 @@
-"""The tables of the state, the same in every database."""
+"""The SQL schema of the state, the same in every database."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Final
 
 VERSION: Final = 4
-"""The version of the tables, the same in every database and in files that states are exported
-to."""
+"""The version of the schema, the same in every database and in exported states."""
 
 _CONVERTER: Final = "0.2"
-"""The fastovms that converts every older version to this one."""
+"""The version of fastovms that converts every older schema to this one."""
 
 
 def unsupported_version_text(version: object) -> str:
-    """Returns a version that this server does not read, with what to do about it."""
+    """Returns the text of an error about a schema version that this server does not support, with
+    the remedy."""
     if isinstance(version, int) and version > VERSION:
         advice = "it is from a later fastovms"
     elif isinstance(version, int) and version > 0:
@@ -41,7 +41,7 @@ _STATEMENTS: Final = (
     ) {table}
     """,
     "CREATE INDEX objects_by_use ON objects (used_at) WHERE progress <> 0",
-    # Finds the least recently used objects of one tenant.
+    # For finding a tenant's least recently used objects.
     "CREATE INDEX objects_by_tenant ON objects (tenant, used_at) WHERE progress <> 0",
     """
     CREATE TABLE items (
@@ -54,8 +54,8 @@ _STATEMENTS: Final = (
     ) {table}
     """,
     "CREATE INDEX items_by_id ON items (id{by_rowid})",
-    # The responses that run: the replica that runs each, and its stream so far. Once they are
-    # finished, `objects.events` has all of it. A response without a model cannot be resumed.
+    # Running responses: the replica that runs each, and the stream so far, which moves to
+    # `objects.events` at the end. A response without a model cannot be resumed.
     """
     CREATE TABLE runs (
         object {big} PRIMARY KEY REFERENCES objects ON DELETE CASCADE,
@@ -75,7 +75,7 @@ _STATEMENTS: Final = (
         PRIMARY KEY (object, first)
     ) {keyed_table}
     """,
-    # Not a column of `runs`, whose rows are rewritten with each renewal of a lease.
+    # A table of its own, because rows of `runs` are rewritten with each renewal of a lease.
     """
     CREATE TABLE jobs (
         object {big} PRIMARY KEY REFERENCES objects ON DELETE CASCADE,
@@ -83,7 +83,7 @@ _STATEMENTS: Final = (
     ) {table}
     """,
 )
-"""Creates the tables. Names in braces are what databases call differently."""
+"""The statements that create the tables. Names in braces differ between databases."""
 
 
 def statements(dialect: Mapping[str, str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs the operations of the store on threads, one per database."""
+"""Runs the store's operations on threads, one per database connection."""
 
 from __future__ import annotations
 
@@ -39,20 +39,19 @@ class StateDatabase(Protocol):
 
     @property
     def totals(self) -> Totals:
-        """The totals as last known. Thread-safe."""
+        """The last known totals. Thread-safe."""
 
     @property
     def trouble(self) -> str:
-        """The reason why the state is not on disk or not available; "" = no trouble.
-        Thread-safe."""
+        """The reason why the state is not on disk or not available; "" = available. Thread-safe."""
 
     def transact(self, operations: Sequence[Operation]) -> list[OperationOutcome]:
-        """Runs operations and returns their outcomes; does not raise. A failing operation does not
+        """Runs operations and returns their outcomes; never raises. A failing operation does not
         affect the others."""
 
     def do_maintenance(self) -> float:
-        """Does due maintenance, such as evictions. Returns the seconds until the next call. Raises
-        StateFailed if the maintenance failed."""
+        """Does due maintenance, such as evictions. Returns the seconds until the next call is due.
+        Raises StateFailed on failure."""
 
     def close(self) -> None:
         """Closes the database."""
@@ -62,10 +61,10 @@ _PREFIX: Final = "fastovms_"
 
 
 class StateCollector(Collector):
-    """Exports the numbers of a store and of background responses.
+    """Exports metrics of the store and of background responses.
 
     Args:
-        stats: called at every scrape.
+        stats: returns the store's statistics; called at every scrape.
         num_background: returns the number of running background responses.
     """
 
@@ -91,30 +90,32 @@ class StateCollector(Collector):
 
 
 _MAX_BATCH: Final = 256
-"""The maximum number of operations of one transaction."""
+"""The maximum number of operations in one transaction."""
 
 _RETRY: Final = 10.0
-"""Seconds after which housekeeping that failed, such as an eviction, is tried again."""
+"""Seconds after which failed maintenance, such as an eviction, is retried."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class _QueuedOperation(NamedTuple):
+    """An operation, and the future of its result."""
+
     operation: Operation
     future: asyncio.Future[object]
 
 
 class StateWorker:
     """Runs operations on threads, in the order of the calls. With one database, transactions run
-    one after the other; with several databases of the same state, several run at once. Operations
-    that are added while a transaction runs share the next one: the more there is to do, the fewer
-    commits are made for it.
+    one after another; with several connections to the same state, several run at once. Operations
+    that are added during a transaction share the next one, so a higher load needs fewer commits per
+    operation.
 
     Args:
-        databases: each gets a thread.
+        databases: the connections; each gets a thread.
         max_queued: the maximum number of queued operations; further callers wait.
-        timeout: seconds after which an operation, including its wait, counts as failed.
+        timeout: seconds after which an operation, including its wait, fails.
 
     Attributes:
         num_failures: the number of operations that failed because of the database.
@@ -149,8 +150,8 @@ class StateWorker:
         the caller is cancelled.
 
         Raises:
-            StateFailed: the operation failed without changes, or exceeds the timeout. After a
-                timeout, others fail at once until the thread makes progress.
+            StateFailed: the operation failed without changes, or exceeded the timeout. After a
+                timeout, further calls fail at once until the thread makes progress.
             Exception: the error of the operation, which changed nothing.
         """
         if self._is_stuck:
@@ -163,9 +164,9 @@ class StateWorker:
                 return cast("T", await future)
         except TimeoutError:
             if future is not None and future.done() and not future.cancelled():
-                # The result arrived in the same pass as the timeout.
+                # The result arrived in the same pass of the event loop as the timeout.
                 return cast("T", future.result())
-            # Without unsettled operations nothing would ever reset the flag.
+            # Without pending operations nothing would ever reset the flag.
             self._is_stuck = self._num_unsettled > 0
             raise StateFailed(
                 f"the response was not stored within {self._timeout:g} seconds"
@@ -173,7 +174,7 @@ class StateWorker:
 
     async def close(self) -> None:
         """Ends the threads when the queue is empty, and closes the databases. Does not wait for a
-        hanging one."""
+        hanging thread."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -198,7 +199,7 @@ class StateWorker:
         return future
 
     def _settle(self, jobs: list[_QueuedOperation], outcomes: list[OperationOutcome]) -> None:
-        """Sets the results of jobs, on the event loop."""
+        """Sets the results of operations, on the event loop."""
         self._is_stuck = False
         self._num_unsettled -= len(jobs)
         for job, (result, error) in zip(jobs, outcomes, strict=True):
@@ -221,7 +222,7 @@ class StateWorker:
             database.close()
 
     def _take(self, wait: float) -> list[_QueuedOperation] | None:
-        """Returns the next jobs; an empty list after `wait` seconds; None at the end."""
+        """Returns the next operations; an empty list after `wait` seconds; None = closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._jobs or self._closing, wait)
             if self._closing and not self._jobs:
@@ -241,7 +242,7 @@ class StateWorker:
         with self._changed:
             self.num_failures += len(failures)
             is_new, self._last_failure = reason != self._last_failure, reason
-        if reason and is_new:  # log an outage once, not for each request
+        if reason and is_new:  # log an outage only once
             logger.error(
                 "response store: %d of %d operations failed: %s", len(failures), len(jobs), reason
             )
@@ -273,23 +274,23 @@ class StateWorker:
 
 
 class StateStore:
-    """Stores responses, items and conversations. Read-only operations run on separate threads if
-    there are `readers`, and do not wait for writing ones.
+    """Stores responses, items and conversations. With `readers`, read-only operations run on
+    separate threads and do not wait for writing operations.
 
-    Objects are JSON texts that the store does not read, with items in an order. Each belongs to one
-    tenant, and does not exist for others. An operation that changes something returns when the
-    change will survive the process. Several replicas may use one store. A running response is owned
-    by the replica that runs it, as long as that replica renews its lease; the others follow it by
-    the notifications of the store.
+    Objects are JSON strings that the store does not interpret, with ordered items. Each belongs to
+    one tenant, and does not exist for others. A changing operation returns once the change is
+    durable. Several replicas may share one store. A running response is owned by the replica that
+    runs it, as long as that replica renews its lease; other replicas follow it by the store's
+    notifications.
 
     Args:
-        database: the database for writing, and for reading without `readers`.
+        database: the connection for writing, and for reading without `readers`.
         more: further connections to the same state.
         readers: connections to the same state for reading.
         replica: the identity of this process in the databases.
         watchers: the watchers of changes by other replicas, if the state is shared.
         max_queued: the maximum number of queued operations; further callers wait.
-        timeout: seconds that an operation may take, including its wait.
+        timeout: seconds after which an operation, including its wait, fails.
     """
 
     def __init__(
@@ -312,7 +313,7 @@ class StateStore:
         self._watchers = watchers or Watchers()
 
     def stats(self) -> StateStats:
-        """Returns the numbers of the store. Thread-safe."""
+        """Returns the store's statistics. Thread-safe."""
         return StateStats(
             *self._database.totals,
             num_failures=sum(worker.num_failures for worker in self._workers),
@@ -326,12 +327,12 @@ class StateStore:
     async def run(
         self, operation: Callable[Concatenate[Operations, P], T], *args: P.args, **fields: P.kwargs
     ) -> T:
-        """Runs an operation, such as `Operations.find_item`, with its arguments after the first.
+        """Runs an operation, such as `Operations.find_item`, with these arguments.
 
-        Returns what it returned, once its transaction has been committed.
+        Returns its result, once its transaction has been committed.
 
         Raises:
-            StateFailed: the operation failed without changes, or took longer than the timeout.
+            StateFailed: the operation failed without changes, or exceeded the timeout.
             Exception: the error of the operation, which changed nothing.
         """
         worker = self._reading if getattr(operation, "reads", False) else self._writing
@@ -352,13 +353,13 @@ class StateStore:
         return runs
 
     def watch_response(self, tenant: str, id: str) -> AbstractContextManager[Watch]:
-        """Watches, in a `with` statement, for changes of a response by other replicas. Some changes
+        """Watches a response, in a `with` statement, for changes by other replicas. Some changes
         may be missed, so check again after at most a second."""
         return self._watchers.watch(response_topic(tenant, id))
 
     def watch_cancels(self) -> AbstractContextManager[Watch]:
-        """Like `watch_response`, for cancellations and losses of responses that this replica
-        owns."""
+        """Watches, like `watch_response`, for cancellations and losses of responses that this
+        replica owns."""
         return self._watchers.watch(self._replica.id)
 
     async def close(self) -> None:

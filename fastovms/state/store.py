@@ -1,4 +1,4 @@
-"""The store of responses, items and conversations, as the API sees it."""
+"""The types of the store of responses, items and conversations, as the API uses them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TOPIC_SIZE: Final = 16
 
 
 class Watch:
-    """Notifies one task that something may have changed."""
+    """Notifies one task of possible changes."""
 
     def __init__(self) -> None:
         self._woken = asyncio.Event()
@@ -25,8 +25,7 @@ class Watch:
         self._woken.set()
 
     async def changed(self, seconds: float) -> None:
-        """Returns once there was a notification since the last call, or after this number of
-        seconds."""
+        """Waits for a notification since the last call, for at most this number of seconds."""
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
@@ -36,7 +35,7 @@ class Watch:
 
 
 class Watchers:
-    """The watches by topic. Belongs to the event loop."""
+    """The watches of each topic. Used only on the event loop."""
 
     def __init__(self) -> None:
         self._watches: defaultdict[str, set[Watch]] = defaultdict(set)
@@ -59,32 +58,32 @@ class Watchers:
             watch.wake()
 
     async def close(self) -> None:
-        """Ends the source of notifications."""
+        """Stops receiving notifications."""
 
     def wake_all(self) -> None:
-        """Wakes all waiters: notifications that were sent while nothing listened are missed."""
+        """Wakes all watches, because notifications were missed while the connection was lost."""
         for topic in self._watches:
             self.wake(topic)
 
 
 def response_topic(tenant: str, id: str) -> str:
-    """Returns the topic of a response in notifications, which are short and which every user of the
-    database can read."""
+    """Returns the notification topic of a response, a hash: topics are limited in length, and every
+    user of the database can read them."""
     text = f"{len(tenant)} {tenant}{id}".encode(errors="surrogatepass")
     return blake2b(text, digest_size=_TOPIC_SIZE).hexdigest()
 
 
 class StoredItem(NamedTuple):
-    """One item of a response or a conversation. `body` is its JSON text, including the id. Ids need
-    not be unique, because clients may send items back with their ids."""
+    """One item of a response or a conversation. `body` is its JSON, including the id. Ids are not
+    unique, because clients may send items back with their ids."""
 
     id: str
     body: bytes
 
 
 class ResponseProgress(IntEnum):
-    """The progress of a response. INTERRUPTED: its process ended, or its lease expired, while it
-    was RUNNING."""
+    """The progress of a response. INTERRUPTED: its process ended, or its lease expired, while the
+    response was RUNNING."""
 
     RUNNING = 0
     FINISHED = 1
@@ -95,7 +94,7 @@ class Resumption(NamedTuple):
     """The data that another process needs to resume a running response.
 
     Attributes:
-        model: the identity of the model. Only replicas that serve the model take the response over.
+        model: the identity of the model. Only replicas that serve this model resume the response.
         job: the request, in a format defined by the API.
     """
 
@@ -104,7 +103,7 @@ class Resumption(NamedTuple):
 
 
 class ItemOrigin(Enum):
-    """Distinguishes the input items of a response from its output."""
+    """Whether an item is input or output of a response."""
 
     INPUT = 0
     OUTPUT = 1
@@ -115,9 +114,9 @@ class StoredResponse:
     """A response with its items.
 
     Attributes:
-        body: a JSON object without its output.
-        input, output: its items; `input` without items of earlier responses.
-        previous_id: the response that it continues.
+        body: the response as a JSON object, without its output.
+        input, output: its items; `input` excludes items of earlier responses.
+        previous_id: the response that it continues; None = none.
         events: the events of its stream, in a format defined by the API.
         resumption: the data to resume it while it runs; None = not resumable.
     """
@@ -166,7 +165,7 @@ class RunningResponse(NamedTuple):
 
     Attributes:
         model: see `Resumption`; "" = not resumable.
-        has_owner: whether a replica renews its lease.
+        has_owner: whether a replica owns it and renews its lease.
     """
 
     key: ResponseKey
@@ -196,8 +195,8 @@ class FoundEvents(NamedTuple):
 
 
 class InterruptedResponse(NamedTuple):
-    """An interrupted response: its process ended while it was running. `num_attempts` is the number
-    of resumptions since the last model output, including this one."""
+    """A response whose process ended while it was running. `num_attempts` is the number of
+    resumptions since the last model output, including this one."""
 
     body: bytes
     input: Sequence[StoredItem]
@@ -209,11 +208,11 @@ class InterruptedResponse(NamedTuple):
 
 
 class EarlierItems(NamedTuple):
-    """The items before a response, the oldest first.
+    """The items that precede a new response, oldest first.
 
     Attributes:
         is_whole: False = older items were left out because of the limit.
-        missing_id: the id of a missing response in its chain; None = none is missing.
+        missing_id: the id of a missing response in the chain; None = none is missing.
         progress: the progress of the requested response, or FINISHED.
     """
 
@@ -224,8 +223,8 @@ class EarlierItems(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A page of a list of items or conversations. `after` is the id of the entry before the page;
-    None = from the beginning (or the end)."""
+    """A request for one page of a list of items or conversations. `after` is the id of the entry
+    before the page; None = from the beginning (or the end)."""
 
     limit: int
     ascending: bool
@@ -240,11 +239,11 @@ class ItemPage(NamedTuple):
 
 
 class StateStats(NamedTuple):
-    """The numbers of a store.
+    """The statistics of a store.
 
     Attributes:
         num_objects: the number of responses and conversations.
-        num_bytes: the bytes of all of them, as the bound counts them.
+        num_bytes: their total size, as the limit counts it.
         num_failures: the number of operations that failed because of the disk or the database.
         is_on_disk: whether the data survive the process.
     """
@@ -260,5 +259,4 @@ class UnknownCursor(Exception):
 
 
 class UnknownPrevious(Exception):
-    """A response continues a missing response, or itself. The message is the id of that
-    response."""
+    """A response continues a missing response, or itself. The message is that response's id."""

@@ -1,4 +1,4 @@
-"""Tables of the store."""
+"""The tables of the store: SQL for objects, items and their sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fastovms.state.store import (
 )
 
 LENGTH: Final = 4
-"""The number of bytes that a seal adds to a text."""
+"""The size of a checksum in bytes."""
 
 
 @overload
@@ -27,13 +27,13 @@ def seal(text: bytes) -> bytes: ...
 @overload
 def seal(text: None) -> None: ...
 def seal(text: bytes | None) -> bytes | None:
-    """Returns the text followed by its CRC-32; None stays None."""
+    """Returns the content followed by its CRC-32; None for None."""
     return None if text is None else text + zlib.crc32(text).to_bytes(LENGTH, "little")
 
 
 def unseal(sealed: bytes) -> bytes:
-    """Returns the text after checking its CRC-32. Raises StateFailed if the checksum does not
-    match. Other texts in the same file may be intact."""
+    """Checks the CRC-32 and returns the content. Raises StateFailed if the checksum does not match;
+    other content in the same file may be intact."""
     text = sealed[:-LENGTH]
     if seal(text) != sealed:
         raise StateFailed("stored data is corrupt: its checksum differs")
@@ -41,7 +41,7 @@ def unseal(sealed: bytes) -> bytes:
 
 
 MAX_VARIABLES: Final = 500
-"""The maximum number of variables of one statement."""
+"""The maximum number of variables in one SQL statement."""
 
 T = TypeVar("T")
 
@@ -66,8 +66,8 @@ class SqlConnection(Protocol):
 
 
 class RowLocks(NamedTuple):
-    """The clauses with which a SELECT locks the rows it returns until the transaction ends. Both
-    are empty if only one process uses the database.
+    """The clauses with which a SELECT locks its rows until the transaction ends. Both are empty if
+    only one process uses the database.
 
     Attributes:
         wait: the clause that waits for locked rows.
@@ -90,8 +90,7 @@ def slices(values: Sequence[T], length: int) -> Iterator[Sequence[T]]:
 
 
 OVERHEAD: Final = 256
-"""The approximate bytes that an object, an item or a pack of events takes in addition to its
-texts."""
+"""The approximate bytes of an object, an item or a pack of events in addition to its content."""
 
 _COLUMNS: Final = "object, position, side, id, body"
 _NUM_COLUMNS: Final = 5
@@ -100,7 +99,8 @@ Turn = tuple[ItemOrigin, Sequence[StoredItem]]
 
 
 class ItemTable:
-    """The rows of items. A transaction that adds to an existing object must have locked it."""
+    """The table of items. A transaction that adds to an existing object must have locked the
+    object."""
 
     def __init__(self, connection: SqlConnection) -> None:
         self._execute = connection.execute
@@ -123,7 +123,7 @@ class ItemTable:
         return 0 if last is None else int(last) + 1
 
     def of(self, key: int, origin: ItemOrigin) -> list[StoredItem]:
-        """Returns the items of an object with this origin, in order."""
+        """Returns the input or output items of an object, in order."""
         rows = self._execute(
             "SELECT id, body FROM items WHERE object = ? AND side = ? ORDER BY position",
             (key, origin.value),
@@ -131,14 +131,13 @@ class ItemTable:
         return list(map(_item, rows))
 
     def newest(self, keys: Sequence[int], max_bytes: int) -> EarlierItems:
-        """Returns the newest items of objects, the newest object first, up to `max_bytes`
-        together."""
+        """Returns the newest items of several objects, the newest object first, up to `max_bytes`
+        in total."""
         items: list[StoredItem] = []
         for some in slices(list(enumerate(keys)), MAX_VARIABLES // 2 - 1):
             chain = ", ".join("(CAST(? AS BIGINT), CAST(? AS BIGINT))" for _ in some)
-            # `newer` is the number of bytes of all later items. Items that begin beyond max_bytes
-            # are not read. The last item read may exceed max_bytes; then the caller cuts the
-            # result.
+            # `newer` is the total size of all later items. Items that begin beyond max_bytes are
+            # not read. The last item read may exceed max_bytes and is then dropped below.
             rows = self._execute(
                 f"WITH chain (depth, object) AS (VALUES {chain}), sized AS ("
                 f"SELECT depth, items.rowid AS item, sum(length(body) - {LENGTH}) OVER "
@@ -156,7 +155,8 @@ class ItemTable:
         return EarlierItems(items[::-1])
 
     def find(self, key: int, item_id: str) -> bytes | None:
-        """Returns the JSON of the newest item with this id in an object; None if there is none."""
+        """Returns the JSON of the newest item with this id in an object, or None if there is
+        none."""
         row = self._execute(
             "SELECT body FROM items WHERE object = ? AND id = ? ORDER BY position DESC LIMIT 1",
             (key, item_id),
@@ -164,15 +164,15 @@ class ItemTable:
         return None if row is None else unseal(row[0])
 
     def delete(self, key: int, item_id: str) -> list[int]:
-        """Deletes items, and returns the length of each with its seal."""
+        """Deletes an object's items with this id, and returns the stored size of each in bytes."""
         rows = self._execute(
             "DELETE FROM items WHERE object = ? AND id = ? RETURNING length(body)", (key, item_id)
         )
         return [length for (length,) in rows.fetchall()]
 
     def page(self, key: int, page: Page) -> ItemPage:
-        """Returns a page of the items that were input. Raises UnknownCursor if `page.after` is not
-        the id of an item."""
+        """Returns a page of the input items. Raises UnknownCursor if `page.after` is not an item's
+        id."""
         values = (key, ItemOrigin.INPUT.value)
         return _page(self._execute, "items", "position", "object = ? AND side = ?", values, page)
 
@@ -180,9 +180,8 @@ class ItemTable:
         """Returns the newest item of each id in any object of the tenant."""
         found: dict[str, bytes] = {}
         for some in slices(list(dict.fromkeys(item_ids)), MAX_VARIABLES - 1):
-            # SQLite makes a cross join in the order in which it is written: by the id, and no
-            # further than to the first row. Many responses may have an item that a client sends
-            # each time.
+            # SQLite joins in the written order with CROSS JOIN: by id, stopping at the first row.
+            # Many responses may share an item that a client sends each time.
             rows = self._execute(
                 f"WITH wanted (id) AS (VALUES {', '.join('(?)' for _ in some)}) "
                 "SELECT id, (SELECT items.body FROM items CROSS JOIN objects "
@@ -202,9 +201,9 @@ def _page(
     values: Sequence[object],
     page: Page,
 ) -> ItemPage:
-    """Returns a page of the rows of a table that satisfy a condition, in the order of a column.
-    Raises UnknownCursor if `page.after` is not the id of such a row."""
-    # An id may have several rows: begin after the last one, otherwise pages would repeat for ever.
+    """Returns a page of the rows that satisfy a condition, in the order of a column. Raises
+    UnknownCursor if `page.after` is not the id of such a row."""
+    # An id may have several rows: begin after the last one; otherwise pages would repeat forever.
     direction, comparison, last = ("", ">", "max") if page.ascending else ("DESC", "<", "min")
     if page.after is not None:
         [start] = execute(
@@ -228,11 +227,11 @@ def _item(row: tuple[str, bytes]) -> StoredItem:
 
 
 _USE_INTERVAL: Final = 60.0
-"""Seconds within which a second use of an object is not recorded. Otherwise a long chain of
-responses would be written again for each one that is added to it."""
+"""Seconds within which a second use of an object is not recorded. Otherwise each new response would
+update all rows of its chain."""
 
 COLUMNS: Final = "tenant, kind, id, progress, previous_id, body, events, size, used_at"
-"""The columns of an object, without its key."""
+"""The columns of the table of objects, without the key."""
 
 _HAS_WRONG_SIZE: Final = (
     "size <> ? + length(body) + coalesce(length(events), 0) "
@@ -241,14 +240,14 @@ _HAS_WRONG_SIZE: Final = (
     "WHERE object = key), 0) "
     "+ coalesce((SELECT length(job) + ? FROM jobs WHERE object = key), 0)"
 )
-"""SQL condition: the object's size is not that of its texts."""
+"""SQL condition: the object's size differs from that of its content."""
 
 _HAS_WRONG_PROGRESS: Final = "(progress = ?) <> (key IN (SELECT object FROM runs))"
 """SQL condition: the object runs without an owner, or has an owner without running."""
 
 MAX_CHAIN: Final = 10_000
-"""The maximum length of a chain of responses: all of a chain is read whenever a response is added
-to it, while other operations wait."""
+"""The maximum length of a chain of responses. A whole chain is read whenever a response is added,
+while other operations wait."""
 
 _PAGE: Final = 100
 """The number of faulty objects that are read at once."""
@@ -265,7 +264,7 @@ class ObjectKind(IntEnum):
 
 
 class Totals(NamedTuple):
-    """The number of objects, and their bytes with their items."""
+    """The number of objects, and their size in bytes, including their items."""
 
     num_objects: int = 0
     num_bytes: int = 0
@@ -276,7 +275,7 @@ class Totals(NamedTuple):
 
 
 Shares = Mapping[str, Totals]
-"""The totals of each tenant, or their changes."""
+"""The totals of each tenant, or changes of them."""
 
 
 class EvictionCandidate(NamedTuple):
@@ -288,7 +287,7 @@ class EvictionCandidate(NamedTuple):
 
 
 class ChainLink(NamedTuple):
-    """A response in a chain, and the id of the response that it continues."""
+    """A response in a chain, and the id of the response that it continues; None = the first."""
 
     key: int
     id: str
@@ -297,17 +296,17 @@ class ChainLink(NamedTuple):
 
 
 class Tables:
-    """The rows of an open database. Its methods raise `TooLarge` if an object would become larger
-    than `max_object`.
+    """The tables of an open database. Methods raise `TooLarge` if an object would exceed
+    `max_object`.
 
     Args:
         clock: returns the Unix time in seconds.
-        max_object: the maximum bytes of an object with its items.
+        max_object: the maximum size of an object with its items, in bytes.
 
     Attributes:
         execute: runs a statement.
         locks: the clauses that lock rows before changes.
-        items: the rows of items. Methods of this class also count them.
+        items: the table of items. Methods of this class also count their sizes.
         growth: the growth of each tenant's objects since it was last cleared.
     """
 
@@ -326,8 +325,8 @@ class Tables:
     def find(
         self, tenant: str, kind: ObjectKind, id: str, columns: str, *, for_change: bool = False
     ) -> Row | None:
-        """Returns columns of an object; with `for_change` its row is locked until the transaction
-        ends."""
+        """Returns columns of an object, or None if it does not exist. With `for_change`, locks its
+        row until the transaction ends."""
         lock = self.locks.wait if for_change else ""
         row: Row | None = self._execute(
             f"SELECT {columns} FROM objects WHERE tenant = ? AND kind = ? AND id = ? {lock}",
@@ -379,8 +378,8 @@ class Tables:
         previous_id: str | None = None,
         events: bytes | None = None,
     ) -> int | None:
-        """Inserts an object with its items, and returns its key; None = the id exists already, and
-        nothing was changed."""
+        """Inserts an object with its items, and returns its key. Returns None, and changes nothing,
+        if the id exists already."""
         body, events = seal(body), seal(events)
         size = OVERHEAD + len(body) + len(events or b"") + _size(turns)
         self._check_size(size)
@@ -417,7 +416,7 @@ class Tables:
         return True
 
     def append(self, key: int, items: Sequence[StoredItem]) -> None:
-        """Appends items to an object that was found for a change."""
+        """Appends items to an object that was locked by `find`."""
         turns = [(ItemOrigin.INPUT, items)]
         self.grow(key, _size(turns))
         self.items.add(key, self.items.next_position(key), turns)
@@ -429,8 +428,8 @@ class Tables:
         return bool(lengths)
 
     def note_use(self, keys: Iterable[int]) -> None:
-        """Records the use of objects in memory; `write_uses` stores it. Therefore reading does not
-        fail on a full disk."""
+        """Records the use of objects in memory; `write_uses` stores it later. Reading therefore
+        does not fail on a full disk."""
         self._used.update(keys)
 
     @property
@@ -438,7 +437,7 @@ class Tables:
         return bool(self._used)
 
     def write_uses(self) -> None:
-        """Stores the uses that `note_use` has recorded."""
+        """Stores the times of use that `note_use` has recorded."""
         keys, self._used = list(self._used), set()
         now = self._clock()
         for some in slices(keys, MAX_VARIABLES - 2):
@@ -451,19 +450,19 @@ class Tables:
     # The least recently used objects, without responses that still run
 
     def oldest_use(self) -> float | None:
-        """Returns the Unix time of the least recent use of an object that does not run; None = no
-        such objects."""
+        """Returns the Unix time of the least recent use of any object that is not running; None =
+        no such objects."""
         [oldest] = self._execute("SELECT min(used_at) FROM objects WHERE progress <> 0").fetchone()
         used_at: float | None = oldest
         return used_at
 
     def expired(self, last_use: float, limit: int) -> list[EvictionCandidate]:
-        """Returns the objects of all tenants that were not used after `last_use`, as `oldest_of`
-        does."""
+        """Returns the objects of all tenants that were last used before `last_use`, at most
+        `limit`, oldest first, and locks them."""
         return self._oldest("used_at <= ?", last_use, limit)
 
     def oldest_of(self, tenant: str, limit: int) -> list[EvictionCandidate]:
-        """Returns a tenant's least recently used objects oldest first, and locks them. Skips
+        """Returns a tenant's least recently used objects, oldest first, and locks them. Skips
         objects locked by other transactions."""
         return self._oldest("tenant = ?", tenant, limit)
 
@@ -507,8 +506,8 @@ class Tables:
         """Yields a sentence for each inconsistency. Reads all rows.
 
         Args:
-            totals: the number and size of the objects as maintained by transactions.
-            shares: the same by tenant.
+            totals: the number and size of all objects, as maintained by transactions.
+            shares: the same for each tenant.
         """
         for id in self._ids_where(_HAS_WRONG_SIZE, (OVERHEAD,) * 4):
             yield f"{id}: its size is not that of its texts"
@@ -531,7 +530,7 @@ class Tables:
             last = rows[-1][0]
 
     def grow(self, key: int, num_bytes: int) -> None:
-        """Adds the change of an object's size in bytes."""
+        """Changes an object's recorded size by a number of bytes."""
         if not num_bytes:
             return
         tenant, size = self._execute(
@@ -543,12 +542,12 @@ class Tables:
         self.count_growth(tenant, 0, num_bytes)
 
     def count_growth(self, tenant: str, num_objects: int, num_bytes: int) -> None:
-        """Adds the growth of a tenant's objects to `growth`."""
+        """Adds to a tenant's entry in `growth`."""
         add_growth(self.growth, {tenant: Totals(num_objects, num_bytes)})
 
     def _check_size(self, size: int) -> None:
-        """Raises TooLarge for an object larger than the limit of all objects together, which would
-        evict all others."""
+        """Raises TooLarge if an object exceeds the limit of all objects together: it would evict
+        all others."""
         if size > self._max_object:
             raise TooLarge(
                 f"the object has {size} bytes, more than all stored objects may have together "
@@ -557,7 +556,7 @@ class Tables:
 
 
 def add_growth(shares: dict[str, Totals], growth: Shares) -> None:
-    """Adds growth to shares. A tenant without objects has no entry."""
+    """Adds `growth` to `shares`, and removes tenants that have no objects left."""
     for tenant, change in growth.items():
         share = shares.get(tenant, Totals()).plus(*change)
         if share == Totals():
@@ -572,5 +571,5 @@ def total_of(shares: Shares) -> Totals:
 
 
 def _size(turns: Iterable[Turn]) -> int:
-    """Returns the bytes that items take."""
+    """Returns the stored size of items in bytes."""
     return sum(len(item.body) + LENGTH + OVERHEAD for _, items in turns for item in items)

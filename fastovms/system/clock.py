@@ -1,4 +1,4 @@
-"""Times by which stored data expire, and a bound on what expires at once."""
+"""A clock for the expiry of stored data, and a limit on how much expires at once."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 _TOLERANCE: Final = 60.0
-"""Seconds by which the system's clock may be set without counting as a jump."""
+"""A change of the system's clock by more than this many seconds is a jump."""
 
 _PATIENCE: Final = 600.0
 """Seconds for which a jump must last until the clock follows it."""
 
 
 def boot_time() -> float:
-    """Returns seconds that pass also while the machine is suspended."""
+    """Returns the seconds since boot, including time in which the machine was suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class SteadyClock:
-    """Returns the Unix time, by which stored data expire.
+    """Returns the Unix time for the expiry of stored data.
 
-    A system's clock that is wrong for some minutes must not let them expire. The time therefore
-    continues by a monotonic clock where the system's clock jumps, for ten minutes. It then follows,
-    if the system's clock has not returned. May be called on any thread.
+    A system clock that is wrong for some minutes must not make data expire. If the system clock
+    jumps, this clock therefore continues monotonically; it follows the jump only if it lasts ten
+    minutes. Thread-safe.
 
     Args:
-        unix_time: the system's clock.
-        elapsed: returns seconds of a monotonic clock.
+        unix_time: returns the system clock's Unix time.
+        elapsed: returns the seconds of a monotonic clock.
     """
 
     def __init__(self, unix_time: Callable[[], float], elapsed: Callable[[], float]) -> None:
         self._unix_time = unix_time
         self._elapsed = elapsed
         self._offset = unix_time() - elapsed()
-        self._jump: tuple[float, float] | None = None  # the new offset, and when it was first seen
+        self._jump: tuple[float, float] | None = None  # (new offset, time when it was first seen)
 
     def __call__(self) -> float:
         elapsed = self._elapsed()
@@ -69,9 +69,8 @@ _LONGEST_ROUND: Final = 60.0
 
 
 class ExpiryRounds:
-    """Bounds how many objects are deleted because of their age: a sixteenth a minute, or in less
-    time if they live for less than half an hour. `what` is the plural noun for the objects, for
-    the log."""
+    """Limits how many expired objects are deleted: a sixteenth of all per minute, or faster if
+    their maximum age is below half an hour. `what` is the objects' plural noun, for the log."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -84,7 +83,7 @@ class ExpiryRounds:
 
         Args:
             num_objects: the number of all objects.
-            max_age: seconds that an object lives.
+            max_age: the maximum age of an object in seconds.
         """
         seconds = min(_LONGEST_ROUND, max_age / (2 * _SHARE))
         if not 0.0 < self._ends_at - now <= seconds:
@@ -94,8 +93,8 @@ class ExpiryRounds:
         return self._num_left
 
     def spend(self, num_deleted: int, *, is_behind: Callable[[], bool]) -> None:
-        """Records deletions, and logs it if no more are allowed and `is_behind` returns that more
-        objects are too old."""
+        """Counts deletions, and logs a warning if the limit is reached and `is_behind` returns
+        True: more objects have expired."""
         self._num_left -= num_deleted
         if not self._num_left and not self._is_logged and is_behind():
             self._is_logged = True
@@ -106,6 +105,6 @@ class ExpiryRounds:
             )
 
     def seconds_left(self, now: float) -> float:
-        """Returns the seconds until objects may be deleted again."""
+        """Returns the seconds until more objects may be deleted."""
         left = self._ends_at - now
         return left if not self._num_left and 0.0 < left <= _LONGEST_ROUND else 0.0

@@ -29,8 +29,9 @@ _BELOW_HOME: Final = {"cache": ".cache", "state": ".local/state"}
 
 
 def user_directory(kind: Literal["cache", "state"], environ: Mapping[str, str]) -> Path | None:
-    """Returns this program's directory below XDG_CACHE_HOME or XDG_STATE_HOME, by default that of
-    ~/.cache or ~/.local/state (XDG Base Directory Specification), or None if the user has no home.
+    """Returns this program's directory below XDG_CACHE_HOME or XDG_STATE_HOME, by default below
+    ~/.cache or ~/.local/state (XDG Base Directory Specification). Returns None if the user has no
+    home.
 
     A relative path in one of the variables is ignored, as the specification requires, because it
     would depend on the working directory.
@@ -47,8 +48,8 @@ def user_directory(kind: Literal["cache", "state"], environ: Mapping[str, str]) 
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """Returns systemd's state directory from the environment, or the user's (XDG Base Directory
-    Specification)."""
+    """Returns systemd's state directory from the environment, or the user's state directory (XDG
+    Base Directory Specification)."""
     given = environ.get("STATE_DIRECTORY", "").split(":")[0]
     if given:
         return Path(given)
@@ -56,8 +57,8 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 
 
 def _home_in_passwords() -> str:
-    """Returns the home directory in the password database, for services without HOME; "" if the
-    user is not in it, as in containers."""
+    """Returns the user's home directory from the password database, for services without HOME; ""
+    if the user is not in the database, as in containers."""
     try:
         return pwd.getpwuid(os.getuid()).pw_dir
     except KeyError:
@@ -65,20 +66,19 @@ def _home_in_passwords() -> str:
 
 
 def nearest_existing(path: Path) -> Path:
-    """Returns a path, or its nearest parent directory that exists."""
+    """Returns the path itself, or its nearest parent that exists."""
     return next((place for place in (path, *path.parents) if os.path.exists(place)), Path("/"))
 
 
 def private_directory(path: Path, *, may_be_link: bool = False) -> None:
-    """Creates a directory for trusted data, or checks the existing one. If it is writable for all
-    users, as a Kubernetes `emptyDir` is, that permission is removed; if that fails, a warning is
-    logged. Raises OSError if the directory cannot be created, is a link, or belongs to another user
-    than this one or root. `may_be_link` says whether the operator may have named a link of their
-    own or of root.
+    """Creates a directory for trusted data, or checks an existing one. If all users can write to
+    it, as to a Kubernetes `emptyDir`, removes that permission; logs a warning if that fails. Raises
+    OSError if the directory cannot be created, is a symbolic link, or belongs to a user other than
+    this one or root. `may_be_link` allows a link that belongs to this user or root.
 
-    Other users may have put links, pipes or files into a directory that they own or could once
-    change. As in ssh, nothing in a directory of state or of a cache
-    is opened through a link, and files of other users are refused.
+    Other users may have put links, pipes or files into a directory that they own or could change
+    earlier. As in ssh, files below state and cache directories are therefore never opened through
+    links, and files of other users are refused.
     """
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = path.lstat()
@@ -102,11 +102,11 @@ _LINK: Final = "it is a symbolic link, which is not followed"
 
 
 def open_file(path: Path, flags: int, *, any_owner: bool = False) -> int:
-    """Opens a file in a directory of state or of a cache, and returns the descriptor. Never blocks,
-    and never opens a link. With `O_TRUNC`, what has the name is deleted first, so that nothing else
-    is overwritten. Raises OSError if the file cannot be opened, is not a regular file, or belongs
-    to another user than this one, root, and the owner of its directory. `any_owner` says whether
-    the file may belong to any user."""
+    """Opens a file in a state or cache directory, and returns the descriptor. Never blocks, and
+    never follows a link. With `O_TRUNC`, deletes an existing file of this name first, so that no
+    other file is overwritten through a link. Raises OSError if the file cannot be opened, is not a
+    regular file, or its owner is not this user, root or the owner of its directory. `any_owner`
+    allows any owner."""
     if flags & os.O_TRUNC:
         with suppress(FileNotFoundError):
             os.unlink(path)
@@ -126,13 +126,14 @@ def open_file(path: Path, flags: int, *, any_owner: bool = False) -> int:
 
 
 def read_file(path: Path) -> bytes:
-    """Returns the content of a file that is opened as by `open_file`."""
+    """Returns the content of a file; opens it with `open_file`."""
     with open(open_file(path, os.O_RDONLY), "rb") as file:
         return file.read()
 
 
 def check_file(path: Path) -> None:
-    """Raises OSError as `open_file` does, for a file that a library opens. It may be missing."""
+    """Raises OSError like `open_file`, for a file that a library will open. A missing file is
+    accepted."""
     with suppress(FileNotFoundError):
         _check_file(path, os.lstat(path))
 
@@ -148,7 +149,7 @@ def _check_file(path: Path, found: os.stat_result, *, any_owner: bool = False) -
 
 
 def check_tree(directory: Path) -> None:
-    """Raises OSError as `check_file` does, for all files below a directory."""
+    """Raises OSError like `check_file`, for all files below a directory."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -162,9 +163,9 @@ def check_tree(directory: Path) -> None:
 
 
 def lock_file(path: Path) -> int:
-    """Locks a file, which is created if missing. Returns the descriptor, which holds the lock until
-    it is closed or the process ends. Raises BlockingIOError if another process holds the lock;
-    OSError if the file is not readable."""
+    """Locks a file, and creates it if it is missing. Returns the descriptor, which holds the lock
+    until it is closed or the process ends. Raises BlockingIOError if another process holds the
+    lock, and OSError if the file cannot be opened."""
     lock = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,18 +179,17 @@ def lock_file(path: Path) -> int:
 
 
 MAX_SIZE: Final = 20 * 1024**3
-"""The maximum number of bytes of the cache. The entries that were not used for longest go first."""
+"""The maximum size of the cache in bytes; the least recently used entries are evicted."""
 
 _UNFINISHED: Final = ".unfinished-"
 _ENTRY_NAME: Final = re.compile(r"[a-z]+-[0-9a-f]{32}")
 _ABANDONED_AFTER: Final = 3600.0
-"""Seconds after which an entry that is still being filled counts as given up."""
+"""Seconds after which an entry that is still incomplete is regarded as abandoned."""
 
 
 def cache_root(directory: str | None, environ: Mapping[str, str]) -> Path | None:
-    """Returns the directory of the cache: `directory`, or by default the user's cache directory
-    (XDG Base Directory Specification). None = no cache: `directory` is "", or the user has no
-    home."""
+    """Returns the cache directory: `directory`, or by default the user's (XDG Base Directory
+    Specification). Returns None, for no cache, if `directory` is "" or the user has no home."""
     if directory is not None:
         return Path(directory) if directory else None
     user_cache = user_directory("cache", environ)
@@ -203,9 +203,8 @@ def key_of(*parts: object) -> str:
 
 
 def file_identity(paths: Iterable[Path]) -> list[object]:
-    """Returns the path, size and time of files, for cache keys: they change when a file is replaced
-    or written, and are faster to get than a hash of the content. Missing files are included as
-    such."""
+    """Returns the paths, sizes and modification times of files, for cache keys: faster to get than
+    a content hash. Missing files are included as such."""
     identity: list[object] = []
     for path in paths:
         try:
@@ -217,11 +216,12 @@ def file_identity(paths: Iterable[Path]) -> list[object]:
 
 
 class DiskCache:
-    """A cache that is safe between processes and threads. Without a root it is always empty.
+    """A directory of cached results that is safe between processes and threads. Without a root,
+    always empty.
 
-    An entry is a directory of its own. It is filled under another name and then renamed, so that
-    every reader finds it complete; it is never changed. Entries may vanish at any time, and writing
-    may fail.
+    An entry is a directory. It is written under a temporary name and then renamed, so readers only
+    see complete entries; an entry never changes. Entries may vanish at any time, and writing may
+    fail.
     """
 
     def __init__(self, root: Path | None, *, max_size: int = MAX_SIZE) -> None:
@@ -239,7 +239,7 @@ class DiskCache:
         return self._root is not None
 
     def find(self, kind: str, key: str) -> Path | None:
-        """Returns an entry's directory and marks it as used; None = not cached."""
+        """Returns an entry's directory and updates its time of last use; None = not cached."""
         if self._root is None:
             return None
         entry = self._root / f"{kind}-{key}"
@@ -260,8 +260,8 @@ class DiskCache:
         self, kind: str, key: str, fill: Callable[[Path], None], *, replace: bool = False
     ) -> Path | None:
         """Creates an entry by calling `fill` with an empty directory. Returns the entry's
-        directory; None = an OSError occurred. Other errors of `fill` are raised. `replace` says
-        whether to replace an existing entry; otherwise it is kept."""
+        directory, or None if an OSError occurred; other errors of `fill` are raised. An existing
+        entry is kept, unless `replace` is true."""
         if self._root is None:
             return None
         entry = self._root / f"{kind}-{key}"
@@ -284,8 +284,9 @@ class DiskCache:
 
     @contextmanager
     def exclusive(self, kind: str, key: str) -> Iterator[None]:
-        """Lets one thread of all processes at a time make an entry. The others wait, and should
-        then look for it again. No thread waits if a lock file cannot be made."""
+        """Holds a lock on an entry's key across all threads and processes, for creating it. Those
+        who had to wait should call `find` again. If the lock file cannot be created, there is no
+        lock."""
         if self._root is None:
             yield
             return
@@ -302,7 +303,7 @@ class DiskCache:
             yield
 
     def discard(self, entry: Path) -> None:
-        """Drops an entry that turned out to be of no use."""
+        """Deletes a corrupt entry."""
         logger.warning("cache: entry %s is corrupt and is deleted", entry)
         shutil.rmtree(entry, ignore_errors=True)
 
@@ -335,7 +336,7 @@ class DiskCache:
 
 
 def _is_ours(entry: Path) -> bool:
-    """Returns whether a name belongs to the cache. Other files in the directory must not be
+    """Returns whether a name is that of a cache entry. Other files in the directory must not be
     deleted."""
     return entry.name.startswith(_UNFINISHED) or _ENTRY_NAME.fullmatch(entry.name) is not None
 
@@ -351,8 +352,8 @@ def _rename(source: Path, target: Path) -> None:
 
 
 class UnnamedFile:
-    """An empty temporary file without a name. It is deleted when it is closed or collected. Raises
-    OSError if the disk is full, or cannot be written."""
+    """An empty temporary file without a name. It is deleted when it is closed or garbage-collected.
+    Raises OSError if the disk is full or cannot be written."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryFile(prefix="fastovms-", buffering=0) as file:

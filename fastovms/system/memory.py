@@ -13,29 +13,31 @@ from typing import Final
 _ROOT: Final = Path("/")
 
 _RESOURCES: Final = {"Max address space": "VmSize", "Max data size": "VmData"}
-"""Limits in /proc/self/limits (see getrlimit(2)), and what counts for them in /proc/self/status."""
+"""The names of limits in /proc/self/limits (see getrlimit(2)), and of their usage in
+/proc/self/status."""
 
 _KEPT_SPACE: Final = 384 * 1024**2
 """Bytes of address space that threads and libraries reserve while a model is loaded and warmed up,
-in addition to its weights and caches: 355 MB with the demo model. Most of them are never used."""
+in addition to its weights and caches: 355 MB with the demo model. Most of that is never used."""
 
 _NAME_WIDTH: Final = 26
-"""Columns of the names in /proc/self/limits."""
+"""The width of the name column in /proc/self/limits."""
 
 
 def num_usable_cpus(root: Path = _ROOT) -> int:
-    """Returns the useful number of computing threads: one per CPU that this process may use,
-    limited by its quota rounded up.
+    """Returns the best number of compute threads: the number of CPUs that this process may use,
+    limited to its CPU quota, rounded up.
 
-    With a quota of 1.5, one thread would use only two thirds of it, and two threads stall for a
-    quarter of the time. More threads than the quota would stall together, because the kernel stops
-    all of them until the next period.
+    With a quota of 1.5 CPUs, one thread would use only two thirds of it; two threads stall for a
+    quarter of the time. More threads than the quota would all stall together, because the kernel
+    stops them until the next period.
     """
     return max(1, math.ceil(min(len(os.sched_getaffinity(0)), cpu_quota(root))))
 
 
 def cpu_quota(root: Path = _ROOT) -> float:
-    """Returns the process's CPU quota in CPUs, such as 1.5; infinite = no limit."""
+    """Returns the CPU quota of the process's control groups in CPUs, such as 1.5; infinite = no
+    limit."""
     return min(map(_cpu_quota_of, _groups("cpu", root)), default=math.inf)
 
 
@@ -51,18 +53,18 @@ def memory_left(root: Path = _ROOT, *, kept_space: int = _KEPT_SPACE) -> float:
 
 
 def memory_limit(root: Path = _ROOT) -> float:
-    """Returns the bytes of memory that this process may have at most: that of the machine, or a
-    lower limit of its control groups or resources."""
+    """Returns the maximum memory of this process in bytes: the machine's memory, or a lower limit
+    of its control groups or resource limits."""
     total = named_sizes(root / "proc/meminfo")["MemTotal"]
     return min([total, *(limit for limit, _ in _memory_limits(root, 0))])
 
 
 def _memory_limits(root: Path, kept_space: int) -> Iterator[tuple[int, int]]:
-    """Yields the limits of memory, and how much of each is used, in bytes.
+    """Yields (limit, usage) of each memory limit, in bytes.
 
-    Both versions of control groups are read, wherever they are mounted. A limit holds for all
-    groups below the one that has it, so the tightest of this process's own group and of those above
-    it counts, as far as a container sees them.
+    Both versions of control groups are read, wherever they are mounted. A limit applies to all
+    descendants of its group, so the groups above this process's own count, too, as far as a
+    container can see them.
     """
     for group in _groups("memory", root):
         yield from _memory_limit_of(group)
@@ -74,7 +76,7 @@ def _memory_limits(root: Path, kept_space: int) -> Iterator[tuple[int, int]]:
 
 
 def named_sizes(file: Path) -> dict[str, int]:
-    """Returns the sizes in a file of the kernel such as /proc/meminfo, in bytes by name."""
+    """Returns the sizes in a kernel file such as /proc/meminfo, in bytes by name."""
     fields = (line.split() for line in _lines(file) if line.endswith(" kB"))
     return {name.rstrip(":"): int(size) * 1024 for name, size, _ in fields}
 
@@ -96,8 +98,8 @@ def _memory_limit_of(group: Path) -> Iterator[tuple[int, int]]:
     ):
         match _words(group / limit_file), _words(group / usage_file):
             case [limit], [usage] if limit != "max":
-                # Files that were read and are not in use are counted as taken, but are dropped
-                # before the limit hurts. The kubelet leaves them out as well.
+                # The usage includes cached files that are not in use, but the kernel drops them
+                # first when the limit is reached. The kubelet subtracts them as well.
                 statistics = _words(group / "memory.stat")
                 named = dict(zip(statistics[::2], statistics[1::2], strict=False))
                 used = max(0, int(usage) - int(named.get(cached, 0)))
@@ -122,7 +124,7 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
             continue
         top = root / mount_point.lstrip("/")
         path = memberships[name]
-        # In a container, its own group may be mounted, but with the group's path on the host.
+        # In a container, its own group may be mounted under the group's path on the host.
         is_below = path == mounted or path.startswith(mounted.rstrip("/") + "/")
         below = path.removeprefix(mounted).strip("/") if is_below else ""
         group = top / below
@@ -141,18 +143,18 @@ def _lines(file: Path) -> list[str]:
 
 
 def child_memory(root: Path = _ROOT) -> list[int]:
-    """Returns the resident bytes of each child process of this process, and of their children."""
+    """Returns the resident memory of each child process and its descendants, in bytes."""
     sizes = []
     parents = ["self"]
     while parents:
         tasks = root / "proc" / parents.pop() / "task"
         try:
             threads = os.listdir(tasks)
-        except OSError:  # the process has ended, or no descriptor is left
+        except OSError:  # the process has ended, or there are too many open files
             continue
         for child in (child for thread in threads for child in _words(tasks / thread / "children")):
             resident = named_sizes(root / "proc" / child / "status").get("VmRSS")
-            if resident is not None:  # None: the child has ended meanwhile
+            if resident is not None:  # None: the child has ended in the meantime
                 sizes.append(resident)
                 parents.append(child)
     return sizes
@@ -163,9 +165,9 @@ _ARENA_MAX: Final = -8
 
 
 def share_heap() -> None:
-    """Makes all threads share one heap where the address space is limited (ulimit -v), because
-    glibc reserves 64 MB of it for the heap of each thread. Call it before threads are started.
-    Processes that are started later do the same."""
+    """Makes all threads share one heap if the address space is limited (ulimit -v): glibc otherwise
+    reserves 64 MB of it per thread. Call before threads are started. Child processes inherit
+    this."""
     if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY:
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -175,12 +177,12 @@ def share_heap() -> None:
 
 
 _MADV_DONTNEED: Final = 4
-"""See madvise(2): what is read again comes from the page cache, or from the disk."""
+"""See madvise(2): released pages are read again from the page cache or the disk."""
 
 
 def find_trim() -> Callable[[], None]:
-    """Returns a function that returns malloc's free memory to the operating system. The function
-    releases the GIL, and does nothing without glibc."""
+    """Returns a function that returns free memory of malloc to the operating system. It releases
+    the GIL; without glibc it does nothing."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 
     def call() -> None:
@@ -193,9 +195,9 @@ def find_trim() -> Callable[[], None]:
 def forget_mapped(
     file: Path, *, only_code: bool = False, maps: Path = Path("/proc/self/maps")
 ) -> int:
-    """Releases the memory of a mapped file's pages, and returns the bytes of the released mappings.
-    Writable mappings are skipped, because changes would be lost. For a library use `only_code`,
-    because some of its read-only pages were modified by the loader."""
+    """Releases the resident pages of a mapped file, and returns the size of the released mappings
+    in bytes. Writable mappings are skipped, because changes would be lost. Use `only_code` for a
+    library: the loader has modified some of its read-only pages."""
     path = os.path.realpath(file)
     libc = ctypes.CDLL(None)
     libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)

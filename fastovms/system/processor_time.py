@@ -1,5 +1,5 @@
-"""Measures for how long the process could have run, so that a starved process is distinguished from
-one that hangs."""
+"""Measures how long the process could have run, to distinguish a starved process from a hanging
+one."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _NANOSECONDS: Final = 1e-9
 _MICROSECONDS: Final = 1e-6
 
 _LEAST_USE: Final = 0.01
-"""The minimum fraction of a processor that a computing process uses, even if it is starved. Threads
-that wait for each other use less."""
+"""The minimum fraction of a CPU that a computing process uses, even if it is starved. Deadlocked
+threads use less."""
 
 
 class ProcessorTime:
     """Counts the seconds in which the threads of the process had a CPU or did not need one.
 
-    A thread that is ready to run and does not, because of other processes or of the quota of a
-    control group, waits in a run queue; Linux counts that time for each thread. Threads of a
-    deadlock sleep, and wait for no processor.
+    A thread that is ready but cannot run, because of other processes or the quota of a control
+    group, waits in a run queue; Linux counts that time per thread. Deadlocked threads sleep
+    instead, and do not wait for a CPU.
 
     Args:
-        clock: seconds, from a clock that continues while the process is stopped.
+        clock: returns seconds, and continues while the process is stopped.
         own_clock: returns the CPU seconds of the process.
         num_cpus: the number of CPUs that the process may use.
         root: where `proc` is mounted.
@@ -55,8 +55,8 @@ class ProcessorTime:
         """Returns the seconds since the last call in which the process could run.
 
         Args:
-            interval: seconds after which this call was due. If it comes much later, as after
-                SIGSTOP, only the CPU time counts, at most the interval.
+            interval: the expected seconds since the last call. If much more time has passed, as
+                after SIGSTOP, only CPU time counts, at most the interval.
         """
         now, used = self._clock(), self._own_clock()
         elapsed, own = now - self._taken_at, used - self._used
@@ -79,13 +79,17 @@ class ProcessorTime:
         tasks = self._root / "proc/self/task"
         try:
             threads = os.listdir(tasks)
-        except OSError:  # there is no such file, or no descriptor to read it with
+        except OSError:  # the file does not exist, or there are too many open files
             return {}
         for thread in threads:
             try:
                 text = (tasks / thread / "schedstat").read_text()
                 delays[thread] = int(text.split()[1]) * _NANOSECONDS
-            except (OSError, IndexError, ValueError):  # the thread has ended, or nothing is counted
+            except (
+                OSError,
+                IndexError,
+                ValueError,
+            ):  # the thread has ended, or this is not counted
                 continue
         return delays
 

@@ -16,8 +16,8 @@ Result = TypeVar("Result")
 
 
 def in_daemon_thread(name: str, work: Callable[[], Result]) -> asyncio.Future[Result]:
-    """Runs `work` in a thread that, unlike those of an executor, does not prevent the process from
-    ending. Returns the future of the result."""
+    """Runs `work` in a thread that, unlike an executor's, does not prevent the process from ending.
+    Returns a future of the result."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
@@ -43,13 +43,13 @@ def in_daemon_thread(name: str, work: Callable[[], Result]) -> asyncio.Future[Re
 Given = ParamSpec("Given")
 
 _NUM_THREADS: Final = 8
-"""The number of threads: more than the requests that a disk handles at a time, since threads mostly
+"""The number of threads: more than the requests that a disk handles at once, since threads mostly
 wait."""
 
 
 class DiskThreads:
-    """A few threads for disk work of one kind. The event loop's default threads are not used, so
-    that a slow disk does not delay tokenization. `name` is the threads' name."""
+    """A small thread pool for one kind of disk work. The event loop's default threads are not used,
+    so that a slow disk does not delay tokenization. `name` is the threads' name."""
 
     def __init__(self, name: str, num_threads: int = _NUM_THREADS) -> None:
         self._executor = ThreadPoolExecutor(num_threads, name)
@@ -58,8 +58,9 @@ class DiskThreads:
     def begin(
         self, work: Callable[Given, Result], *args: Given.args, **options: Given.kwargs
     ) -> asyncio.Future[Result]:
-        """Runs some work in a thread, which completes it even if no caller waits for it. If the
-        future is cancelled before the work begins, it is not run."""
+        """Starts work in a thread, and returns a future of the result. The thread completes the
+        work even if no caller waits for it. Cancelling the future before the work begins prevents
+        it."""
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(self._executor, partial(work, *args, **options))
         self._running.add(future)
@@ -81,25 +82,25 @@ class DiskThreads:
 
 
 _LEAST: Final = 1.0
-"""The minimum of the time limit for all waits together, in seconds, so that writes to a working
-disk are completed."""
+"""The minimum total time for all waits in seconds, so that writes to a working disk are
+completed."""
 
 
 class ShutdownWaits:
-    """Waits for tasks at the end of the process, with a total time limit. `seconds` is the limit,
-    from the first wait on."""
+    """Waits for tasks at the end of the process, within `seconds` in total, counted from the first
+    wait."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = max(_LEAST, seconds)
         self._end: float | None = None
 
     async def wait(self, name: str, work: Awaitable[object], most: float | None = None) -> bool:
-        """Waits for some work, and logs its failure. Work that exceeds the remaining time is
+        """Waits for work to end, and logs its failure. Work that exceeds the remaining time is
         cancelled and abandoned.
 
         Args:
             name: the name of the work, for the log.
-            most: seconds that this work may take; None = the remaining time.
+            most: the maximum seconds for this work; None = the remaining time.
 
         Returns:
             Whether the work has ended.
@@ -121,7 +122,7 @@ class ShutdownWaits:
 
 
 class DetachableExecutor(ThreadPoolExecutor):
-    """Threads that `shutdown` does not wait for, because one may be blocked by a disk forever."""
+    """A thread pool whose `shutdown` never waits: a disk may block a thread forever."""
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         super().shutdown(wait=False, cancel_futures=cancel_futures)

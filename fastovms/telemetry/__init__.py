@@ -1,1 +1,1 @@
-"""Reports to operators: logs, Prometheus metrics and traces."""
+"""Logs, Prometheus metrics and traces for operators."""

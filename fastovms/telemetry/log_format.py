@@ -18,14 +18,14 @@ _ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None] | tup
 
 
 def timestamp(unix_time: float) -> str:
-    """Returns a time in the format of all logs: RFC 3339 in UTC with milliseconds."""
+    """Returns a Unix time in the format of all logs: RFC 3339 in UTC with milliseconds."""
     text = datetime.fromtimestamp(unix_time, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record so that text from clients in it cannot imitate another record: a message is
-    one line, and traceback lines are indented."""
+    """Formats a record so that client text in it cannot imitate another record: a message is one
+    line, and traceback lines are indented."""
 
     def __init__(self) -> None:
         super().__init__(LOG_FORMAT)
@@ -64,7 +64,7 @@ _FORMATTERS: Final = {"text": TextFormatter, "json": JsonFormatter}
 
 
 def level_named(name: str) -> str:
-    """Returns the name in `logging` of a level of the flag `--log-level`."""
+    """Returns the `logging` name of a level of the flag `--log-level`."""
     return "DEBUG" if name == "trace" else name.upper()
 
 
@@ -79,9 +79,9 @@ def log_handler(handler: logging.Handler, form: str = "text") -> logging.Handler
 
 
 def start_log(handler: logging.Handler, level: int | str) -> None:
-    """Sends log records to the handler: those of this package from `level` on, those of libraries
-    from INFO on at least. Numba alone writes 100,000 lines of DEBUG while it compiles. Raises
-    ValueError if no level has this name."""
+    """Sends log records to the handler: this package's from `level` on, and libraries' from `level`
+    or INFO on, whichever is higher, because numba writes 100,000 DEBUG lines while it compiles.
+    Raises ValueError if no level has this name."""
     logging.basicConfig(level=level, handlers=[handler])
     root = logging.getLogger()
     logging.getLogger(fastovms.__name__).setLevel(root.level)
@@ -94,7 +94,7 @@ def level_in_use() -> int:
 
 
 def form_in_use() -> str:
-    """Returns the format of this process's log, for child processes."""
+    """Returns the format of this process's log, "text" or "json", for child processes."""
     formatters = [handler.formatter for handler in logging.getLogger().handlers]
     return "json" if any(isinstance(one, JsonFormatter) for one in formatters) else "text"
 

@@ -29,13 +29,13 @@ from fastovms.backend_stats import (
 
 
 class SampleTimings(NamedTuple):
-    """The phases of one sample with tokens, in seconds, as vLLM divides them.
+    """The durations of one sample's phases in seconds, divided as in vLLM.
 
     Attributes:
-        queue: from its submission to the step that admitted its prompt.
-        prefill: from there to its first token.
-        decode: from its first token to its last.
-        num_tokens: the number of its tokens, as usage counts them.
+        queue: from the sample's submission to the step that admitted its prompt.
+        prefill: from that step to the sample's first token.
+        decode: from the first token to the last.
+        num_tokens: the number of the sample's tokens, as `usage` counts them.
         num_accepted: the number of the request's tokens that were accepted drafts.
     """
 
@@ -47,12 +47,12 @@ class SampleTimings(NamedTuple):
 
     @property
     def per_token(self) -> float | None:
-        """The mean time between two tokens; None = only one token."""
+        """The mean seconds between two tokens; None = the sample has only one token."""
         return self.decode / (self.num_tokens - 1) if self.num_tokens > 1 else None
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens per second since its admission; None = not measurable."""
+        """The sample's tokens per second since its admission; None = not measurable."""
         running = self.prefill + self.decode
         return self.num_tokens / running if running > 0 else None
 
@@ -73,16 +73,16 @@ _SAMPLE_BUCKETS: Final = (1.0, 2.0, 5.0, 10.0, 20.0)
 
 
 class FinishedRequest(NamedTuple):
-    """The record of a request that completed.
+    """The record of a completed request.
 
     Attributes:
         seconds: the time from its arrival to its last token.
         finish_reasons: one for each sample of each prompt.
         num_prompt_tokens, num_generated_tokens: as in the `usage` of the answer.
         n: the number of samples of each prompt.
-        max_tokens: the limit of each sample; None = the context.
+        max_tokens: the limit of each sample; None = only the context length.
         timings: the durations of samples, if known.
-        longest: for each prompt, the tokens of its longest sample.
+        longest: for each prompt, the number of tokens of its longest sample.
     """
 
     seconds: float
@@ -100,15 +100,15 @@ def _histogram(name: str, text: str, buckets: tuple[float, ...]) -> Series:
 
 
 class GenerationMetrics:
-    """The counters of the requests of one model. `GenerationCollector` exports it.
+    """The request counters and histograms of one model, exported by `GenerationCollector`.
 
-    Recording happens for every token, so the histograms are plain integers that become Prometheus
-    families only when they are scraped. All of it runs on the event loop's thread.
+    Values are recorded for every token, so histograms are plain integers that become Prometheus
+    families only at a scrape. Used only on the event loop's thread.
 
     Attributes:
-        has_kv_cache: whether the model has a KV cache, and therefore series about it.
+        has_kv_cache: whether to export series about a KV cache.
         labels: the constant labels of the model.
-        finished: samples by finish reason.
+        finished: the number of samples by finish reason.
     """
 
     time_to_first_token: Annotated[
@@ -200,9 +200,8 @@ class GenerationMetrics:
         *,
         has_kv_cache: bool = True,
     ) -> None:
-        """
-        Args:
-            stats: asked at every scrape, until `end`.
+        """Args:
+        stats: returns the backend's statistics; called at every scrape until `end`.
         """
         self.model_name = model_name
         self.has_kv_cache = has_kv_cache
@@ -214,12 +213,12 @@ class GenerationMetrics:
             setattr(self, name, Histogram(series.buckets))
 
     def stats(self) -> BackendStats:
-        """Returns the backend's counters, plus those of the backends before it."""
+        """Returns the backend's counters, including those of earlier loads of the model."""
         stats = self._stats()
         return stats if self._before is None else continued(self._before, stats)
 
     def end(self) -> None:
-        """Records that the backend is closed; only its event counters remain."""
+        """Stops asking the closed backend; its event counters stay."""
         counted = continued(self.stats(), BackendStats())
         self._before, self._stats = None, lambda: counted
 
@@ -231,12 +230,12 @@ class GenerationMetrics:
             setattr(self, name, getattr(earlier, name))
 
     def texts_encoded(self, queue_time: float, compute_time: float) -> None:
-        """Records the seconds that the texts of a request waited and were computed."""
+        """Records the seconds for which a request's texts waited, and were encoded."""
         self.request_queue_time.observe(queue_time)
         self.request_prefill_time.observe(compute_time)
 
     def request_finished(self, request: FinishedRequest) -> None:
-        """Records a request that completed."""
+        """Records a completed request."""
         self.e2e_request_latency.observe(request.seconds)
         self.finished.update(request.finish_reasons)
         self.request_prompt_tokens.observe(request.num_prompt_tokens)
@@ -296,7 +295,7 @@ def _finished(models: Sequence[GenerationMetrics]) -> Metric:
 
 
 def _info(name: str, text: str, labels: Mapping[str, Mapping[str, str]]) -> Metric:
-    """Returns a family that is 1 for each model, with labels that describe the model."""
+    """Returns a metric family with the value 1 per model, and labels that describe the model."""
     info = GaugeMetricFamily(f"{PREFIX}{name}", text)
     for model_name, of_model in labels.items():
         info.add_sample(info.name, {"model_name": model_name, **of_model}, 1.0)
@@ -304,7 +303,7 @@ def _info(name: str, text: str, labels: Mapping[str, Mapping[str, str]]) -> Metr
 
 
 def _cache_labels(stats: BackendStats) -> Mapping[str, str]:
-    """Returns the labels for prefix-aware balancers. `num_gpu_blocks` is vLLM's name for the number
+    """Returns the labels for prefix-aware routers. `num_gpu_blocks` is vLLM's name for the number
     of blocks, which dashboards and llm-d's router expect."""
     num_blocks = str(stats.num_blocks)
     block_size = str(stats.block_size)
@@ -318,14 +317,16 @@ def _kernel_labels(stats: BackendStats) -> Mapping[str, str]:
 
 
 def _families(statistics: type, of_models: Mapping[str, object]) -> Iterable[Metric]:
-    """Yields the families of all series of `statistics`, with a sample per model."""
+    """Yields the metric families of all series of the class `statistics`, with one sample per
+    model."""
     for path, series in series_of(statistics):
         read = attrgetter(path)
         yield family(series, {name: read(values) for name, values in of_models.items()})
 
 
 def family(series: Series, of_models: Mapping[str, Any]) -> Metric:
-    """Returns a family with a sample for each model. A missing histogram is exported as empty."""
+    """Returns a metric family with one sample per model. A missing histogram is exported as
+    empty."""
     name = PREFIX + series.name
     if series.kind == "histogram":
         histograms = HistogramMetricFamily(name, series.text, labels=["model_name"])
@@ -343,14 +344,14 @@ def family(series: Series, of_models: Mapping[str, Any]) -> Metric:
 def render(
     registry: CollectorRegistry, accept: str, names: Collection[str] = ()
 ) -> tuple[bytes, str]:
-    """Returns the registry's exposition and its content type, in the format that `accept` prefers.
-    `names` are the series or families to export; empty = all. Exporting fewer is faster."""
+    """Returns the exposition of the registry and its content type, in the format that the `Accept`
+    header prefers. `names` are the series or families to export; empty = all."""
     encode, content_type = choose_encoder(accept)
     return encode(_ChosenSeries(registry, names) if names else registry), content_type
 
 
 class _ChosenSeries(Collector):
-    """The metrics of another collector with certain names."""
+    """The metrics of another collector, filtered by name."""
 
     def __init__(self, collector: Collector, names: Collection[str]) -> None:
         self._collector = collector

@@ -1,4 +1,4 @@
-"""The trace context of a request, and the attributes of its span, for generations and encodings."""
+"""The trace context of a request, and the content of its span."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class TraceContext:
         span_id: 16 hexadecimal digits of the request's own span.
         parent_id: 16 hexadecimal digits of the caller's span; "" = the trace begins here.
         is_sampled: whether the caller records the trace.
-        state: the caller's `tracestate`.
-        is_recorded: whether the request's span is recorded here.
+        state: the caller's `tracestate` header.
+        is_recorded: whether this server records the request's span.
     """
 
     trace_id: str
@@ -32,12 +32,12 @@ class TraceContext:
 
     @property
     def response(self) -> str:
-        """Returns the value of `traceresponse`."""
+        """Returns the value of the `traceresponse` header."""
         return f"00-{self.trace_id}-{self.span_id}-{int(self.is_recorded):02x}"
 
 
 class GenerationKind(Enum):
-    """The operation of a request, with OpenTelemetry's names; it defines none for the last two."""
+    """The operation of a request, by OpenTelemetry's names; the last two are not defined there."""
 
     CHAT = "chat"
     TEXT_COMPLETION = "text_completion"
@@ -47,11 +47,11 @@ class GenerationKind(Enum):
 
 
 class EncodingFormat(NamedTuple):
-    """The form of the requested vectors; None = not given.
+    """The format of the requested embeddings; None = not given.
 
     Attributes:
         dimensions: the number of dimensions.
-        name: the encoding of the numbers.
+        name: the encoding of the numbers, such as "base64".
     """
 
     dimensions: int | None = None
@@ -60,17 +60,17 @@ class EncodingFormat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GenerationStart:
-    """The facts about a generation, or about the encoding of texts, before it begins.
+    """The facts about a generation or embedding request before it begins.
 
     Attributes:
-        age: seconds since its request came.
+        age: seconds since the request arrived.
         request_id, response_id: the ids in the header and in the answer; "" = none.
         asked_model, model: the model's name in the request, and in the answer.
         params: the sampling parameters of each prompt; None = no generation.
         is_streamed: whether the answer is a stream.
-        conversation_id: the conversation that it continues, if any.
+        conversation_id: the conversation that the request continues; None = none.
         trace: the request's trace context; None = none.
-        form: the requested form of vectors; None = no vectors.
+        form: the requested format of embeddings; None = no embeddings.
     """
 
     kind: GenerationKind
@@ -87,10 +87,10 @@ class GenerationStart:
 
 
 class Phase(NamedTuple):
-    """A part of a generation: "queue", "prefill" or "decode". Encodings have no "decode".
+    """A phase of a request: "queue", "prefill" or "decode". Embeddings have no "decode".
 
     Attributes:
-        age: the seconds since its beginning.
+        age: the seconds since the phase began.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Phase(NamedTuple):
 
 
 class GenerationEnd(NamedTuple):
-    """The record of a generation, or of the encoding of texts, after its end.
+    """The outcome of a generation or embedding request.
 
     Attributes:
         finish_reasons: one for each sample; "abort" if the client has disconnected.
@@ -126,7 +126,7 @@ class GenerationSpan(Protocol):
 
 
 class Tracer(Protocol):
-    """Records spans. Its methods are called on the event loop, and do not block."""
+    """Creates the spans of requests. Its methods are called on the event loop, and do not block."""
 
     def begin(self, start: GenerationStart) -> GenerationSpan | None:
-        """Returns the span of a request; None where it is not sampled."""
+        """Returns the span of a request, or None if the request is not sampled."""

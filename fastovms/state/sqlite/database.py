@@ -1,4 +1,4 @@
-"""The store in SQLite."""
+"""The state database in SQLite."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 
 
 _LOCK_TIMEOUT: Final = 5.0
-"""Seconds that a statement waits for the database, where another program has locked it."""
+"""Seconds for which a statement waits if another program has locked the database."""
 
 
 class StateConnection(sqlite3.Connection):
-    """A connection that reports corrupt files always as `sqlite3.DatabaseError`.
+    """A connection that reports every corrupt file as `sqlite3.DatabaseError`.
 
     SQLite's message may quote text that is not UTF-8; Python (3.11 to 3.14) then raises
     UnicodeDecodeError instead of SQLite's error.
@@ -50,7 +50,7 @@ class StateConnection(sqlite3.Connection):
 
 def open_connection(path: str) -> StateConnection:
     """Returns a connection to a database, usable on any thread, one at a time. Raises sqlite3.Error
-    if the file is not available, or is not a database."""
+    if the file is not available or is not a database."""
     connection = sqlite3.connect(
         path,
         timeout=_LOCK_TIMEOUT,
@@ -61,7 +61,7 @@ def open_connection(path: str) -> StateConnection:
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA journal_mode = WAL")
-        # A commit waits for the disk, so that it survives a power failure.
+        # Commits wait for the disk, so that they survive a power failure.
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA journal_size_limit = 8388608")
         connection.execute("PRAGMA secure_delete = FAST")
@@ -80,8 +80,8 @@ def _damage(error: UnicodeDecodeError) -> sqlite3.DatabaseError:
 
 
 class UnusableFile(Exception):
-    """The file of the state is not available. The message is the reason. `is_fault` says whether
-    the disk failed, as opposed to a wrongly chosen directory."""
+    """The state file is not available. The message is the reason. `is_fault` is true if the disk
+    failed, and false if the directory is a wrong choice."""
 
     def __init__(self, reason: str, *, is_fault: bool = False) -> None:
         super().__init__(reason)
@@ -102,9 +102,9 @@ _DIALECT: Final = {
 
 
 def open_database(path: str) -> sqlite3.Connection:
-    """Returns a connection to a database with its tables, usable on any thread, one at a time.
-    Raises sqlite3.Error if the file is not available, or is not a database of this kind. Every blob
-    in the tables is sealed (see `tables.seal`)."""
+    """Returns a connection to a database with the state's tables, usable on any thread, one at a
+    time. Raises sqlite3.Error if the file is not available or is not a state database. Blobs in the
+    tables have checksums (see `tables.seal`)."""
     connection = open_connection(path)
     try:
         _make_tables(connection)
@@ -115,8 +115,8 @@ def open_database(path: str) -> sqlite3.Connection:
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:
-    """Creates the tables in an empty database. Raises sqlite3.NotSupportedError if the tables have
-    another version."""
+    """Creates the tables in an empty database. Raises sqlite3.NotSupportedError if there are tables
+    of another version."""
     [version] = connection.execute("PRAGMA user_version").fetchone()
     if version == 0:
         script = ";".join(("BEGIN", *statements(_DIALECT)))
@@ -128,23 +128,23 @@ def _make_tables(connection: sqlite3.Connection) -> None:
 
 
 IN_MEMORY: Final = ":memory:"
-"""A path that means a database in memory, which ends with the process."""
+"""The path for a database in memory, which is lost when the process ends."""
 
 _DAMAGES: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """Returns SQLite's result code without its extension; 0 = no code."""
+    """Returns SQLite's primary result code, without the extension; 0 = no code."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 class Database(SqlDatabase[Tables]):
-    """The state in one file, which no other process may use, or in memory (IN_MEMORY). Raises
-    sqlite3.Error if the file is not available, or is not a database of this kind.
+    """The state in one SQLite file, which no other process may use, or in memory (IN_MEMORY).
+    Raises sqlite3.Error if the file is not available or is not a state database.
 
     Args:
         on_close: called when the file is no longer used.
-        on_damage: called once, when the file turns out to be corrupt, with SQLite's message.
+        on_damage: called once with SQLite's message when the file turns out to be corrupt.
 
     Attributes:
         is_on_disk: whether the data survive the process.

@@ -1,4 +1,4 @@
-"""Location of the SQLite file."""
+"""Opens the SQLite file in the operator's directory."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ logger = logging.getLogger(__name__)
 
 _FIRST_DELAY: Final = 1.0
 _MAX_DELAY: Final = 60.0
-"""The maximum number of seconds between two attempts; each delay is twice the one before."""
+"""The maximum seconds between two attempts; each delay is twice the previous one."""
 
 
 class AwaitedFile:
-    """Implements `StateDatabase` with a file that is not available yet. It is opened at growing
-    intervals; until then operations fail with StateNotLoaded.
+    """Implements `StateDatabase` for a file that is not available yet. Opening is retried at
+    growing intervals; until then operations fail with StateNotLoaded.
 
     Args:
         open_file: opens the file; raises UnusableFile.
-        reason: why the file is not available at first.
+        reason: why the file was not available at first.
         clock: returns monotonic seconds.
     """
 
@@ -77,7 +77,8 @@ class AwaitedFile:
         return [OperationOutcome(error=error) for _ in operations]
 
     def do_maintenance(self) -> float:
-        """Opens the file if an attempt is due; once it is open, as `Database.do_maintenance`."""
+        """Tries to open the file if an attempt is due. Once it is open, does the same as
+        `Database.do_maintenance`."""
         if self._database is None and self._clock() >= self._due_at:
             self._attempt()
         if self._database is not None:
@@ -91,7 +92,9 @@ class AwaitedFile:
     def _attempt(self) -> None:
         try:
             self._database = self._open_file()
-            logger.warning("response store: the disk is used from now on")
+            logger.warning(
+                "response store: the state file is open; responses are stored on disk from now on"
+            )
         except Exception as error:
             reason = str(error) if isinstance(error, UnusableFile) else description_of(error)
             if reason != self._reason:
@@ -105,7 +108,7 @@ STATE_FILE: Final = "state.db"
 _DAMAGED: Final = ".damaged"
 
 _NO_FILE: Final = (errno.ELOOP, errno.EINVAL)
-"""Errors of `system.disk` about a link or a pipe instead of a file."""
+"""The errors of `system.disk` for a link or a pipe instead of a file."""
 
 _WRONG_CHOICES: Final = (
     errno.EEXIST,
@@ -113,20 +116,20 @@ _WRONG_CHOICES: Final = (
     errno.ENAMETOOLONG,
     errno.ENOTDIR,
 )
-"""Errors of the system about a path that cannot be a directory. Any other may pass: a disk that is
-full, read-only (as after an error), not permitted, or of a kind that takes no directories."""
+"""The errors of the system for a path that can never be a directory. All other errors may be
+temporary, such as a full, read-only or unmounted disk."""
 
 
 def open_location(
     config: StateConfig, bounds: StateBounds, environ: Mapping[str, str], clock: Clock
 ) -> StateDatabase:
-    """Returns the database in the directory that the operator chose.
+    """Returns the state database in the directory that the operator chose.
 
-    A chosen directory that is not available, because another server uses it or its disk is full,
-    read-only or broken, is awaited. So is a default one that may have a state. Another default
-    directory that is not available, or is used by another server, is replaced by a database in
-    memory. Raises ConfigurationError if `--state-dir` is unusable, is used by another server, or
-    has a state of another version.
+    If a chosen directory is not available (used by another server, or its disk is full, read-only
+    or broken), the database waits for it; so does a default directory that may hold a state. Any
+    other default directory that is not available is replaced by a database in memory. Raises
+    ConfigurationError if `--state-dir` is unusable, is used by another server, or has a state of
+    another version.
     """
     if config.state_dir == IN_MEMORY:
         return Database(IN_MEMORY, bounds, clock)
@@ -168,13 +171,13 @@ def _may_exist(path: Path) -> bool:
 def open_directory(
     directory: Path, bounds: StateBounds, clock: Clock, *, sets_aside: bool = True
 ) -> Database:
-    """Opens the database in a directory, which it locks. Raises UnusableFile if the file is not
-    available.
+    """Opens the database in a directory, and locks the directory. Raises UnusableFile if the file
+    is not available.
 
     Args:
-        sets_aside: whether a file that is not a database is renamed and replaced, so that the
-            server can start after a disk failure. A file that is found to be corrupt later is
-            renamed too, and the next start creates a new one.
+        sets_aside: whether a corrupt file is renamed and replaced, so that the server can start
+            after a disk failure. A file that is found to be corrupt later is renamed too, and the
+            next start creates a new one.
     """
     path = directory / STATE_FILE
     with _faults_converted():
@@ -198,7 +201,7 @@ def open_directory(
 
 @contextmanager
 def _faults_converted() -> Iterator[None]:
-    """Converts errors of the system and SQLite to UnusableFile."""
+    """Converts OSError and sqlite3.Error within the context to UnusableFile."""
     try:
         yield
     except BlockingIOError:
@@ -228,8 +231,8 @@ def _open_database(
 
 
 def _set_aside(path: Path, error: sqlite3.Error) -> None:
-    """Renames the database files. A process that has them open can still use them. Raises OSError
-    if the files cannot be renamed."""
+    """Renames the files of a corrupt database. Processes that have them open can still use them.
+    Raises OSError if they cannot be renamed."""
     for suffix in ("", "-wal", "-shm"):
         file = path.with_name(f"{path.name}{suffix}")
         try:

@@ -1,1 +1,1 @@
-"""Benchmarks of the server and what they need; run as modules from the repository's root."""
+"""Benchmarks of the server and their helpers. Run each as a module from the repository's root."""

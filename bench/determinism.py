@@ -1,11 +1,11 @@
-"""How often what else runs changes what a request gets: the same requests alone and among others.
+"""Compares the results of requests that run alone with those of the same requests among others.
 
-Greedy and seeded requests, half of each, run alone, one after another; then in crowds of several
-sizes, in a cache so small that they preempt each other, with prompts cut into small chunks, with
-drafts, and over the prefix cache that the first run has left. The engine computes each row by
-itself, so only float rounding that depends on the shape of a batch can flip a near-tie. Prints how
-many texts stayed the same, where the others first differed, and by how much log probabilities did
-at most, up to there. With `--exact` nothing may differ: it ends with status 1 where something does.
+Half of the requests are greedy and half are seeded. They run one after another, then at once in
+several batch sizes, with a cache so small that they preempt each other, with chunked prompts, with
+drafts, and with the prefix cache of the first run. Only float rounding that depends on the batch's
+shape can change a nearly tied token. Prints the number of equal texts, the first position that
+differs, and the largest difference of log probabilities before it. With `--exact`, the exit status
+is 1 if anything differs.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _PLAIN: Final = EngineConfig(enable_prefix_caching=False, enable_prompt_lookup=F
 
 @dataclass(frozen=True)
 class Way:
-    """To run the requests.
+    """A way to run the requests.
 
     Attributes:
-        num_blocks: of the cache; None = as many as there are.
-        num_runs: over one cache, the last of which counts.
-        num_drafted: drafted tokens a step of each sequence, whatever the odds; None = as many as
-            pay, which are few, since random weights write no text that could be guessed.
+        num_blocks: the size of the KV cache in blocks; None = the default.
+        num_runs: the number of runs over one cache; the last run is compared.
+        num_drafted: the number of drafted tokens of each sequence in each step; None = the number
+            that the draft policy chooses, which is small because random texts cannot be predicted.
     """
 
     name: str
@@ -55,18 +55,18 @@ class Way:
 
 
 class Result(NamedTuple):
-    """Of a request: its tokens, and what the model said of each."""
+    """The tokens of a request, with their log probabilities."""
 
     token_ids: list[int]
     logprobs: list[float]
 
 
 class Difference(NamedTuple):
-    """Between the same request's results.
+    """The difference between two results of a request.
 
     Attributes:
-        position: where the texts part; None = they do not.
-        logprob: the largest difference up to there.
+        position: the index of the first token that differs; None = none does.
+        logprob: the largest difference of log probabilities before that token.
     """
 
     position: int | None
@@ -74,7 +74,7 @@ class Difference(NamedTuple):
 
 
 def ways(*, crowds: Sequence[int], block_size: int, num_tokens: int) -> Iterator[Way]:
-    """`num_tokens` is how long the longest request becomes."""
+    """Returns the ways to compare. `num_tokens` is the length of the longest request."""
     for size in crowds:
         yield Way(f"crowd of {size}", replace(_PLAIN, max_num_seqs=size))
     crowd = replace(_PLAIN, max_num_seqs=crowds[-1])
@@ -87,8 +87,8 @@ def ways(*, crowds: Sequence[int], block_size: int, num_tokens: int) -> Iterator
 
 
 def make_requests(num_requests: int, num_tokens: int, seed: int = 0) -> list[GenerationRequest]:
-    """Every other one is greedy; prompts of 8 to 200 tokens, that begin again after a while, so
-    that there is something to draft from."""
+    """Returns greedy and seeded requests in turn. Their prompts of 8 to 200 tokens repeat
+    themselves, so that prompt lookup finds drafts."""
     rng = np.random.default_rng(seed)
     requests = []
     for number in range(num_requests):

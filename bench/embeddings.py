@@ -1,5 +1,5 @@
-"""Measures how fast texts become vectors and scores, against the pipelines of openvino_genai and
-beside chats: documents a second, and the gaps between tokens of the chats meanwhile, as ratios."""
+"""Measures the throughput of embeddings and reranking in documents per second, beside the pipelines
+of openvino_genai and beside chats, and the gaps between the chats' tokens meanwhile."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from fastovms.setting import integer
 from fastovms.text.text_encoder import TextEncoder
 
 SHAPES = [name for name, shape in ENCODER_SHAPES.items() if shape.max_position_embeddings >= 512]
-"""Those that the texts fit into."""
+"""The batch size in tokens."""
 
 NUM_CHATS = 8
 PER_REQUEST = 32
-"""Documents of one call of a pipeline, which pads all of them to the longest."""
+"""The number of documents of each pipeline call. The pipeline pads all of them to the longest."""
 
 QUERY = "the house by the river in the old city with the red light"
-"""What documents are scored for."""
+"""The query for which documents are scored."""
 
 
 class Chats:
@@ -74,13 +74,14 @@ class Chats:
             self._backend.abort(name)
 
     def take(self) -> tuple[float, float]:
-        """The median and the 99th of a hundred gaps since the last call, in milliseconds."""
+        """Returns the median and the 99th percentile of the gaps since the last call, in
+        milliseconds."""
         gaps, self.gaps = self.gaps, []
         return statistics.median(gaps) * 1e3, float(np.quantile(gaps, 0.99)) * 1e3
 
 
 def encoder_texts(texts: TextEncoder, given: Sequence[str], query: str | None) -> list[EncoderText]:
-    """Returns what is computed of documents: alone, or each behind the query."""
+    """Returns the encoder's input texts: each document, alone or after the query."""
     found = texts.encode(given)
     if query is None:
         return [EncoderText(texts.enclosed(each)) for each in found]
@@ -92,14 +93,14 @@ def encoder_texts(texts: TextEncoder, given: Sequence[str], query: str | None) -
 async def encode(
     backend: ThreadedEncoder, texts: TextEncoder, given: Sequence[str], query: str | None
 ) -> float:
-    """Returns documents a second, tokenizing included."""
+    """Returns documents per second, including tokenization."""
     start = time.perf_counter()
     await backend.encode(encoder_texts(texts, given, query), "bench")
     return len(given) / (time.perf_counter() - start)
 
 
 def load_pipeline(directory: Path, query: str | None) -> Callable[[list[str]], object]:
-    """Returns what takes documents to genai's pipeline, which embeds them, or scores them for the
+    """Returns a function that calls genai's pipeline, which embeds documents or scores them for the
     query."""
     if query is None:
         embed: Callable[[list[str]], object] = openvino_genai.TextEmbeddingPipeline(
@@ -110,7 +111,7 @@ def load_pipeline(directory: Path, query: str | None) -> Callable[[list[str]], o
 
 
 def by_pipeline(call: Callable[[list[str]], object], given: Sequence[str]) -> float:
-    """Returns documents a second. The pipeline pads the texts of a call to the longest."""
+    """Returns documents per second of the pipeline, which pads the texts of a call."""
     start = time.perf_counter()
     for position in range(0, len(given), PER_REQUEST):
         call(list(given[position : position + PER_REQUEST]))

@@ -1,5 +1,5 @@
-"""Makes directories of BERT-shaped models with random weights: embedding models and rerankers, with
-a WordPiece tokenizer, without torch."""
+"""Creates directories of BERT-shaped models with random weights, without torch: embedding models
+and rerankers with a WordPiece tokenizer."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _WORDS: Final = (
 
 
 def write_encoder(shape: EncoderShape, directory: Path, seed: int = 0, pooling: str = "") -> None:
-    """Writes a complete model directory, as optimum-intel lays one out.
+    """Writes a complete model directory in the format of optimum-intel.
 
     Args:
-        pooling: "cls", "mean" or "lasttoken", written as sentence-transformers does; "" = nothing.
+        pooling: "cls", "mean" or "lasttoken", written as sentence-transformers does; "" = none.
     """
     directory.mkdir(parents=True, exist_ok=True)
     kind = "SequenceClassification" if shape.num_labels else "Model"
@@ -63,14 +63,14 @@ def write_encoder(shape: EncoderShape, directory: Path, seed: int = 0, pooling: 
 
 
 def vocabulary(size: int) -> list[str]:
-    """Returns words, letters and pieces, the special tokens first."""
+    """Returns the vocabulary: special tokens, then words, letters and word pieces."""
     letters = string.ascii_lowercase + string.digits + string.punctuation
     pieces = [*_SPECIAL, *letters, *(f"##{letter}" for letter in letters), *_WORDS]
     return [*pieces, *(f"[unused{i}]" for i in range(size - len(pieces)))]
 
 
 def word_piece_tokenizer(vocab_size: int, max_length: int) -> ov.Model:
-    """Returns BERT's tokenizer: of texts alone, which openvino_genai makes one of pairs."""
+    """Returns BERT's tokenizer for single texts; openvino_genai derives the one for pairs."""
     steps = pipeline.TokenizerPipeline()
     steps.add_steps(
         [

@@ -1,9 +1,9 @@
-"""Compares tiny models of many architectures with transformers, token by token and by log
-probabilities, and prints the table of `docs/architectures.md`.
+"""Compares tiny models of many architectures with transformers, by tokens and log probabilities,
+and prints the table of `docs/architectures.md`.
 
-Models and references are made by `export.py`, in virtual environments of their own with torch,
-which take some minutes and gigabytes the first time. What is there already is not made again. The
-table has the rows of earlier runs too, with their versions and days.
+`export.py` makes the models and the reference texts in virtual environments of their own with
+torch. The first run takes some minutes and gigabytes; later runs reuse the files. The table also
+has the rows of earlier runs, with their versions and dates.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fastovms.gguf.converter import convert
 
 HERE = Path(__file__).parent
 VOCAB_SIZE = 1536
-"""Of the demo model, whose tokenizer is used."""
+"""The directory of the demo model, whose tokenizer all models use."""
 
 _HEADER: Final = ("architecture", "transformers", "backend", *WAY_NAMES, "by GGUF")
 _NOTHING: Final = "-"
@@ -39,7 +39,7 @@ def directory_of(directory: Path, name: str) -> Path:
 
 
 def export(directory: Path, names: Sequence[str], pythons: dict[str, Path]) -> None:
-    """Makes what is not there yet, each with the version of transformers that it takes."""
+    """Exports the models that are missing, each with the version of transformers that it needs."""
     for transformers in sorted({ARCHITECTURES[name].transformers for name in names}):
         chosen = [name for name in names if ARCHITECTURES[name].transformers == transformers]
         if all((directory_of(directory, name) / "versions.json").exists() for name in chosen):
@@ -56,7 +56,7 @@ def export(directory: Path, names: Sequence[str], pythons: dict[str, Path]) -> N
 
 
 def find_row(name: str, directory: Path) -> None:
-    """Compares a model, and writes down its row of the table beside it."""
+    """Compares one model and writes its row of the table to a file beside the model."""
     versions = json.loads((directory / "versions.json").read_text())
     failure = directory / "failure"
     if failure.exists():
@@ -72,7 +72,7 @@ def find_row(name: str, directory: Path) -> None:
 
 
 def compare_gguf(directory: Path) -> str:
-    """Compares a GGUF file of the same weights in all the ways."""
+    """Compares a GGUF file of the same weights in every `Way`."""
     config = json.loads((directory / "original" / "config.json").read_text())
     if not can_be_written(config):
         return _NOTHING
@@ -108,7 +108,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _merged(cells: list[str]) -> list[str]:
-    """Says once what is the same in all the ways, but that all is exact."""
+    """Returns the cells of all ways, or one cell if all ways are exact."""
     start, end = 2, 2 + len(WAY_NAMES)
     ways = cells[start:end]
     if len({*ways}) == 1 and ways[0].startswith("refused"):

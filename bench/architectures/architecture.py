@@ -1,4 +1,4 @@
-"""Describes small models of random weights, by the arguments of their configurations."""
+"""Describes small models with random weights by the arguments of their configurations."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 CONTEXT: Final = 256
-"""Tokens."""
+"""The context length in tokens."""
 
 LONGEST_TEXT: Final = 160
-"""A context that is long enough, where the graph holds a table of its square."""
+"""A sufficient context length for models whose graph contains a square table of it."""
 
 WINDOW: Final = 24
 SHORT_CONTEXT: Final = 64
-"""Tokens that a model with scaled positions has learned unscaled."""
+"""The number of tokens for which a model with scaled positions was trained without scaling."""
 
 _BASE: Final[dict[str, Any]] = {
     "hidden_size": 64,
@@ -43,7 +43,7 @@ _WIDTHS: Final = frozenset(
     }
 )
 _FACTORS: Final = frozenset({"long_factor", "short_factor"})
-"""One for each pair of a head's rotated numbers."""
+"""One scaling factor for each pair of rotated dimensions of a head."""
 
 EXPERTS: Final[dict[str, Any]] = {"num_experts": 4, "num_experts_per_tok": 2}
 LOCAL_EXPERTS: Final[dict[str, Any]] = {"num_local_experts": 4, "num_experts_per_tok": 2}
@@ -51,15 +51,16 @@ LOCAL_EXPERTS: Final[dict[str, Any]] = {"num_local_experts": 4, "num_experts_per
 
 @dataclass(frozen=True)
 class Architecture:
-    """A model type of transformers, and what its configuration has beside `_BASE`.
+    """A model type of transformers, with the fields of its configuration that differ from `_BASE`.
 
     Attributes:
-        needs_cache: whether transformers computes it otherwise without a cache, as where layers
-            share keys. Else references are computed without one, since what it holds may be of
-            another kind than what is asked of it (as with longrope in transformers 5.5).
-        note: what to know of its row in the table.
-        transformers: the version with which optimum-intel exports it.
-        is_bare: its configuration has other names than `_BASE` for everything.
+        needs_cache: whether the references must be generated with transformers' cache, because
+            results differ without one (for example where layers share keys). Other references are
+            generated without a cache, because some caches of transformers 5.5 give wrong results
+            (longrope).
+        note: a remark for its row of the table.
+        transformers: the version of transformers with which optimum-intel exports it.
+        is_bare: whether its configuration shares no field with `_BASE`.
     """
 
     model_type: str
@@ -70,7 +71,7 @@ class Architecture:
     transformers: str = "4.57"
 
     def config(self, vocab_size: int, *, narrow: bool = False) -> dict[str, Any]:
-        """The arguments of its configuration; with half the widths, if it is to be `narrow`."""
+        """Returns the arguments of its configuration, with half the widths if `narrow` is set."""
         settings = {**({} if self.is_bare else _BASE), **self.settings}
         if narrow:
             settings = {name: _narrow(name, value) for name, value in settings.items()}

@@ -1,4 +1,4 @@
-"""Runs exported models as a server would, and compares their texts with those of transformers."""
+"""Generates texts with exported models as a server does, and compares them with transformers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PLAIN: Final = EngineConfig(
 
 
 class Reference(NamedTuple):
-    """A text of transformers."""
+    """A text that transformers has generated."""
 
     prompt: list[int]
     token_ids: list[int]
@@ -40,12 +40,12 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True)
 class Way:
-    """To run the texts.
+    """A way to generate the texts.
 
     Attributes:
-        is_crowd: all at once, not one after another.
-        num_runs: over one cache, the last of which counts.
-        otherwise: what is tried where a model refuses `config`.
+        is_crowd: whether all requests run at once instead of one after another.
+        num_runs: the number of runs over one cache; the last run is compared.
+        otherwise: the configuration to use if the model refuses `config`.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Way:
 
 
 class Result(NamedTuple):
-    """`cells` are what came of each way."""
+    """The result of one model. `cells` has a table cell for each way."""
 
     backend: str
     cells: list[str]
@@ -84,7 +84,7 @@ WAY_NAMES: Final = [way.name for way in ways(Path())]
 
 
 def compare(model_dir: Path) -> Result:
-    """Of a directory that `export` has made."""
+    """Compares the model in a directory that `export` has made."""
     for name in TOKENIZER_FILES:
         if name != "generation_config.json":
             shutil.copyfile(DEMO_MODEL / name, model_dir / name)
@@ -109,7 +109,7 @@ def compare(model_dir: Path) -> Result:
 
 
 async def _run(model_dir: Path, references: Sequence[Reference], way: Way) -> tuple[str, str]:
-    """The backend's name, and what came of it."""
+    """Returns the backend's name and the texts of all requests."""
     cache = DiskCache(model_dir / "cache")
     reserve = compile_backend(model_dir, read_model_info(model_dir), way.config, cache)
     backend = reserve(MEMORY, None, None)
@@ -140,7 +140,7 @@ def _cut(reference: Reference, max_len: int) -> Reference:
 
 
 class _Text:
-    """Collects what comes of a request."""
+    """Collects the tokens and log probabilities of a request."""
 
     def __init__(self, reference: Reference, name: str, way: Way, is_paged: bool) -> None:
         self.reference = reference
@@ -168,8 +168,8 @@ class _Text:
             self.done.set()
 
     def difference(self) -> tuple[bool, float]:
-        """Whether the tokens are others, and by how much log probabilities differ at most, up to
-        the first token that is another."""
+        """Returns whether the tokens differ, and the largest difference of log probabilities before
+        the first token that differs."""
         pairs = list(zip(self._token_ids, self.reference.token_ids, strict=False))
         position = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
         logprobs = zip(self._logprobs[:position], self.reference.logprobs[:position], strict=False)

@@ -1,7 +1,7 @@
-"""Names the architectures that are compared, as small models of random weights.
+"""Lists the architectures that are compared, as small models with random weights.
 
-Each has whatever makes its attention its own: windows far shorter than the texts, scaled positions,
-biases, caps, experts, several kinds of layers.
+Each has the features that distinguish its attention: windows much shorter than the texts, scaled
+positions, biases, soft caps, experts, or several kinds of layers.
 """
 
 from __future__ import annotations
@@ -18,4 +18,4 @@ ARCHITECTURES: Final[dict[str, Architecture]] = {
     **EXPERT_MODELS,
     **RECURRENT_MODELS,
 }
-"""By the name in the table."""
+"""The architectures by their names in the table."""

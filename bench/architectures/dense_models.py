@@ -1,4 +1,4 @@
-"""Names models whose layers have attention and one MLP."""
+"""Lists the models whose layers have attention and one MLP."""
 
 from __future__ import annotations
 
@@ -185,4 +185,4 @@ DENSE_MODELS: Final[dict[str, Architecture]] = {
     "hunyuan_v1_dense": Architecture("hunyuan_v1_dense", {"head_dim": 16}),
     "bitnet": Architecture("bitnet"),
 }
-"""By the name in the table."""
+"""The architectures by their names in the table."""

@@ -1,4 +1,4 @@
-"""Makes virtual environments with torch, one for each version of transformers."""
+"""Creates virtual environments with torch, one for each version of transformers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ _REQUIREMENTS: Final = Path(__file__).parent / "requirements.txt"
 
 
 def interpreter(directory: Path, transformers: str) -> Path:
-    """The interpreter of an environment in `directory`, which is made if it is not there: some
-    minutes and gigabytes."""
+    """Returns the Python interpreter of the environment in `directory`.
+
+    A missing environment is created, which takes some minutes and gigabytes.
+    """
     environment = directory / f"transformers-{transformers}"
     python = environment / "bin" / "python"
     if not python.exists():

@@ -1,4 +1,4 @@
-"""Names models whose layers choose among MLPs (mixtures of experts)."""
+"""Lists the mixtures of experts."""
 
 from __future__ import annotations
 
@@ -96,4 +96,4 @@ EXPERT_MODELS: Final[dict[str, Architecture]] = {
         transformers="5.5",
     ),
 }
-"""By the name in the table."""
+"""The architectures by their names in the table."""

@@ -1,7 +1,7 @@
-"""Makes small models of random weights, exports them as optimum-intel does, and writes down what
-transformers generates with them in float32, one text at a time.
+"""Creates small models with random weights, exports them with optimum-intel, and saves the texts
+that transformers generates with them in float32, one at a time.
 
-Runs in an environment with what `requirements.txt` names.
+Runs in an environment with the packages of `requirements.txt`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def export(
 
 
 def pack(directory: Path) -> None:
-    """Leaves what a test needs, in few bytes and without any rounding."""
+    """Keeps the files that a test needs and compresses them without loss."""
     graph = directory / "openvino_model.xml"
     model = ov.Core().read_model(graph).clone()
     for node in model.get_ordered_ops():

@@ -1,6 +1,6 @@
-"""Writes the GGUF file of a small model as llama.cpp's converter does, by its own package of names.
+"""Writes the GGUF file of a small model as llama.cpp's converter does, with the names of `gguf`.
 
-Weights are written as they are, so that what differs is what the file says, or how it is read.
+Weights are not quantized, so that a difference can only come from the metadata or the reader.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ _ARCHITECTURES: Final = {
     "gemma3_text": gguf.MODEL_ARCH.GEMMA3,
     "phi3": gguf.MODEL_ARCH.PHI3,
 }
-"""By `model_type` of config.json. Llama's queries and keys are written in another order of rows."""
+"""The GGUF architecture by `model_type` of config.json. Rows of Llama's queries and keys are
+permuted."""
 
 _UNTIED: Final = {"lm_head.weight": "output.weight"}
-"""What llama.cpp knows not of Gemma, whose embeddings are always tied to the output."""
+"""Gemma's tensors that llama.cpp does not read, because Gemma's embeddings are always tied to the
+output."""
 
 
 def can_be_written(config: Config) -> bool:
-    """Whether GGUF has what the model is: no dynamic scaling, and no windows in some layers but
-    those of Gemma."""
+    """Returns whether GGUF can describe the model: no dynamic scaling, and no sliding windows in
+    some of the layers except Gemma's."""
     scaling = config.get("rope_scaling") or {}
     has_windows = config["model_type"] == "qwen2" and config.get("use_sliding_window")
     is_known = config["model_type"] in _ARCHITECTURES
@@ -44,7 +46,7 @@ def can_be_written(config: Config) -> bool:
 
 
 def write_gguf(original: Path, path: Path) -> None:
-    """Writes the file of a model as transformers has saved it in `original`."""
+    """Writes the GGUF file of a model that transformers has saved in `original`."""
     config = json.loads((original / "config.json").read_text())
     kind = _ARCHITECTURES[config["model_type"]]
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
@@ -97,7 +99,7 @@ def _add_settings(writer: gguf.GGUFWriter, config: Config) -> None:
 
 
 def _add_tokens(writer: gguf.GGUFWriter, vocab_size: int) -> None:
-    """Adds tokens of no use: what is compared is ids."""
+    """Adds placeholder tokens, because only token ids are compared."""
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("llama-bpe")
     shown = {*range(33, 127), *range(161, 173), *range(174, 256)}  # as in GPT-2
@@ -124,7 +126,7 @@ def _as_written(name: str, values: Array, config: Config, kind: gguf.MODEL_ARCH)
 
 
 def _factors(config: Config) -> dict[str, Array]:
-    """The tensors that scale frequencies."""
+    """Returns the tensors that scale the rotary frequencies."""
     scaling = config.get("rope_scaling") or {}
     kind = scaling.get("rope_type", scaling.get("type"))
     if kind == "longrope":
@@ -147,7 +149,7 @@ def _head_size(config: Config) -> int:
 
 
 def _read_safetensors(path: Path) -> dict[str, Array]:
-    """Reads f32 tensors: a length, a head in JSON, and the numbers."""
+    """Reads the f32 tensors of a safetensors file: a length, a JSON header, and the numbers."""
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     head, data = json.loads(content[8 : 8 + length]), content[8 + length :]

@@ -1,4 +1,4 @@
-"""Names models whose state is not, or not only, attention's."""
+"""Lists the models with a recurrent state, alone or beside attention."""
 
 from __future__ import annotations
 
@@ -106,4 +106,4 @@ RECURRENT_MODELS: Final[dict[str, Architecture]] = {
         },
     ),
 }
-"""By the name in the table."""
+"""The architectures by their names in the table."""

@@ -1,6 +1,5 @@
-"""Small models of random weights, and what transformers generates with them in float32, one text at
-a time. Needs torch.
-"""
+"""Creates small models with random weights and generates texts with transformers in float32, one at
+a time. Needs torch."""
 
 from __future__ import annotations
 
@@ -17,15 +16,16 @@ PROMPT_LENGTHS: Final = (5, 110)
 NUM_TOKENS: Final = 24
 
 _GAIN: Final = 1.5
-"""Of a matrix, so that attention is no mean of everything and logits differ."""
+"""The standard deviation of matrices. It is large enough for attention to differ from a mean over
+all tokens, and for logits to differ."""
 
 _SPREAD: Final = 0.1
-"""Of norms and biases."""
+"""The standard deviation of norms and biases."""
 
 
 def random_model(name: str, vocab_size: int, *, narrow: bool) -> Any:
-    """A model with weights such that what any part of it does wrong shows in the logits. Half
-    precision holds them."""
+    """Returns a model whose weights make an error in any of its parts visible in the logits. The
+    weights are exact in half precision."""
     architecture = ARCHITECTURES[name]
     torch.manual_seed(0)
     config = AutoConfig.for_model(
@@ -48,8 +48,7 @@ def random_model(name: str, vocab_size: int, *, narrow: bool) -> Any:
 
 
 def make_prompts(vocab_size: int, num_prompts: int) -> list[list[int]]:
-    """Of several lengths; each begins again after a while, so that there is something to draft
-    from."""
+    """Returns prompts of several lengths. Each repeats itself, so prompt lookup finds drafts."""
     rng = np.random.default_rng(0)
     lengths = np.linspace(*PROMPT_LENGTHS, num_prompts).astype(int)
     return [
@@ -59,7 +58,7 @@ def make_prompts(vocab_size: int, num_prompts: int) -> list[list[int]]:
 
 
 def generate(model: Any, prompt: Sequence[int], *, use_cache: bool) -> dict[str, list[Any]]:
-    """The likeliest tokens, one after another, and their log probabilities."""
+    """Returns the greedy tokens and their log probabilities."""
     output = model.generate(
         torch.tensor([prompt]),
         attention_mask=torch.ones(1, len(prompt), dtype=torch.long),

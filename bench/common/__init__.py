@@ -1,1 +1,1 @@
-"""What the benchmarks share: processes, properties, reports, and loads."""
+"""Helpers that benchmarks share: processes, properties, reports and loads."""

@@ -1,4 +1,4 @@
-"""Types of arguments that the benchmarks share, so that a mistake is told before anything runs."""
+"""Argument types that benchmarks share. They report a mistake before anything runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def model_directory(text: str) -> Path:
     """Returns the path of a model in OpenVINO's format.
 
     Raises:
-        argparse.ArgumentTypeError: there is no such model.
+        argparse.ArgumentTypeError: the directory has no such model.
     """
     path = Path(text)
     if not (path / "openvino_model.xml").is_file():

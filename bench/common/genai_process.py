@@ -1,8 +1,8 @@
-"""Runs `openvino_genai.ContinuousBatchingPipeline` in a process of its own: what has a server to
-itself is compared with a process that has nothing but the pipeline.
+"""Runs `openvino_genai.ContinuousBatchingPipeline` in a process of its own, for comparison with a
+server process.
 
-The process writes a line when the pipeline is ready, another one after its first answer, a third
-one after that to a long prompt, and ends when its input does.
+The process writes a line when the pipeline is loaded, one after its first answer and one after its
+answer to a long prompt. It ends when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from bench.common.process import ending_with_us
 
 PROMPT: Final = "Once upon a time"
 LONG_PROMPT: Final = " ".join([PROMPT] * 40)
-"""Of more than a hundred tokens: kernels for many tokens take weights in another layout."""
+"""A prompt of more than a hundred tokens: OpenVINO's kernels for many tokens store weights in
+another layout."""
 
 NUM_TOKENS: Final = 8
-"""The tokens of the first answer."""
+"""The number of tokens of the first answer."""
 
 
 class Started(NamedTuple):
-    """A process that has answered, and the seconds from its start until it was ready to, and until
-    it had."""
+    """A process that has answered both prompts, and the seconds from its start to each line."""
 
     pid: int
     ready: float
@@ -36,10 +36,10 @@ class Started(NamedTuple):
 
 @contextmanager
 def genai_process(model_dir: Path, cache_size: int) -> Iterator[Started]:
-    """Starts the process and yields it once it has answered both prompts.
+    """Starts the process and yields it after it has answered both prompts.
 
     Raises:
-        SystemExit: it ended before.
+        SystemExit: the process ended early.
     """
     start = time.perf_counter()
     command = [sys.executable, "-m", "bench.common.genai_process", str(model_dir), str(cache_size)]

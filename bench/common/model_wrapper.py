@@ -1,4 +1,4 @@
-"""A model that does what another one does, for models that change a part of that."""
+"""A `Model` that forwards to another one. Subclasses override parts of it."""
 
 from __future__ import annotations
 

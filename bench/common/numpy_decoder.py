@@ -1,7 +1,7 @@
-"""Computes log probabilities from a GGUF file with numpy, from the definitions, in f64.
+"""Computes log probabilities from a GGUF file with NumPy in f64, from the definitions.
 
-It shares nothing with the package but the file: the weights are made of it by llama.cpp's `gguf`.
-Queries and keys of Llama are rotated in pairs of neighbours here, and not reordered.
+It shares no code with the package: llama.cpp's `gguf` dequantizes the weights, and Llama's queries
+and keys are rotated in pairs of neighbouring dimensions, as the file stores them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class NumpyDecoder:
         return self.settings.get(f"{self.arch}.{name}", default)
 
     def log_probabilities(self, token_ids: list[int]) -> Array:
-        """Of all tokens behind each of these, [tokens, vocabulary]."""
+        """Returns the log probabilities after each token: f64 [tokens, vocabulary]."""
         t = self.tensors
         x = t["token_embd.weight"][token_ids]
         if self.arch.startswith("gemma"):
@@ -78,7 +78,7 @@ class NumpyDecoder:
         return self._linear(gate * up, f"{block}.ffn_down")
 
     def _mixture(self, block: str, x: Array) -> Array:
-        """The likeliest experts of each token, one after another."""
+        """Returns the output of the chosen experts for each token."""
         gates, ups, downs = (
             self.tensors[f"{block}.ffn_{name}_exps.weight"] for name in ("gate", "up", "down")
         )
@@ -151,7 +151,7 @@ class NumpyDecoder:
         return window if period == 0 or layer % period < period - 1 else 0
 
     def _rotate(self, x: Array, n: int, has_window: bool) -> Array:
-        """Each pair of dimensions as a complex number."""
+        """Rotates each pair of dimensions as a complex number."""
         num = self.get("rope.dimension_count", x.shape[2])
         angles, magnitude = self._angles(num, n, has_window)
         turn = magnitude * np.exp(1j * angles)

@@ -1,7 +1,8 @@
-"""Asks paths of a server in turn, one question at a time, until its standard input ends; then
-prints the seconds that each answer took, as JSON by path.
+"""Requests paths of a server in turn, one request at a time, until its standard input is closed.
+Then it prints the latencies in seconds as JSON, by path.
 
-A process of its own, as a balancer is: within a load generator's loop it would time that too.
+It is a process of its own, as a balancer is, so that a load generator's event loop does not delay
+its requests.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from http.client import HTTPConnection
 from typing import Final
 
 PAUSE: Final = 0.02
-"""Seconds between two rounds of questions."""
+"""The seconds between two rounds of requests."""
 
 Latencies = dict[str, list[float]]
 
 
 @contextmanager
 def probing(host: str, port: int, paths: Sequence[str]) -> Iterator[Latencies]:
-    """Probes for as long as the block runs; the latencies are filled in at its end.
+    """Probes until the end of the block, and fills in the latencies then.
 
     Raises:
-        SystemExit: an answer was not 200.
+        SystemExit: an answer's status was not 200.
     """
     latencies: Latencies = {}
     command = [sys.executable, "-m", "bench.common.prober", host, str(port), *paths]

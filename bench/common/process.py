@@ -31,7 +31,7 @@ class ServerProcess(NamedTuple):
 
     @property
     def cpu_seconds(self) -> float:
-        """What all its threads have taken of processors so far."""
+        """Returns the processor seconds that all threads of the process have used."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) * _TICK
 
@@ -43,8 +43,8 @@ def free_port() -> int:
 
 
 def listening_port(pid: int) -> int | None:
-    """Returns the first TCP port that a process listens on, as the kernel's table of its network
-    says, or None."""
+    """Returns the first TCP port on which a process listens according to the kernel's socket table,
+    or None if there is none."""
     try:
         links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
         table = Path(f"/proc/{pid}/net/tcp").read_text()
@@ -59,8 +59,8 @@ def listening_port(pid: int) -> int | None:
 
 
 def ending_with_us(command: Sequence[str]) -> list[str]:
-    """Returns a command whose process the kernel kills when the thread that starts it has ended,
-    whatever has ended that: a benchmark that is interrupted leaves nothing behind.
+    """Returns a command whose process the kernel kills when the calling thread ends, so that an
+    interrupted benchmark leaves no process behind.
 
     Raises:
         SystemExit: setpriv is missing.
@@ -72,13 +72,13 @@ def ending_with_us(command: Sequence[str]) -> list[str]:
 def server_process(
     python_arguments: Sequence[str], *, core: int | None = None, ready_path: str = "/v1/models"
 ) -> Iterator[ServerProcess]:
-    """Runs `python ARGUMENTS --host 127.0.0.1 --port PORT` and yields it once it answers.
+    """Runs `python ARGUMENTS --host 127.0.0.1 --port PORT` and yields the process when it answers.
 
     Args:
-        core: the only core it may use.
+        core: the only core that the process may use.
 
     Raises:
-        SystemExit: it ended or did not answer in time.
+        SystemExit: the process ended or did not answer in time.
     """
     port = free_port()
     command = [sys.executable, *python_arguments, "--host", "127.0.0.1", "--port", str(port)]
@@ -93,13 +93,13 @@ def server_process(
 def answering_process(
     command: Sequence[str], url: str, environment: Mapping[str, str] = MappingProxyType({})
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs a command, its output among the errors, and yields it once it answers at a URL.
+    """Runs a command with its output on standard error, and yields the process when a URL answers.
 
     Args:
-        environment: variables beside those of this process.
+        environment: additional environment variables.
 
     Raises:
-        SystemExit: it ended or did not answer in time.
+        SystemExit: the process ended or did not answer in time.
     """
     process = subprocess.Popen(
         ending_with_us(command), stdout=sys.stderr, env={**os.environ, **environment}
@@ -117,10 +117,10 @@ def answering_process(
 
 
 def two_cores() -> tuple[int, int]:
-    """A core for the server and another for its client.
+    """Returns one core for the server and another one for its client.
 
     Raises:
-        SystemExit: this process may use only one.
+        SystemExit: this process may use only one core.
     """
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:

@@ -1,4 +1,4 @@
-"""OpenVINO's properties, from the command line."""
+"""Parses OpenVINO's properties from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every benchmark prints: the machine, a table, and medians with ratios."""
+"""The parts of every report: the machine, a table, and medians with ratios."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGES = ("openvino", "openvino-genai", "uvloop")
 
 
 def machine() -> str:
-    """One line naming the processor, the cores this process may use, and what runs on them."""
+    """Returns a line with the processor, the cores of this process, and the load average."""
     model = platform.processor() or platform.machine()
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
@@ -32,7 +32,7 @@ def _version(package: str) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table with aligned columns. Floats get three significant digits."""
+    """Returns an aligned Markdown table. Floats have three significant digits."""
     cells = [list(header), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
     lines = [
@@ -54,6 +54,6 @@ def median(values: Sequence[float]) -> float:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """`median (min to max)` of the ratios of paired measurements."""
+    """Returns `median (min to max)` of the ratios of paired measurements."""
     ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"

@@ -1,4 +1,4 @@
-"""Streams of completions at once, all of which must succeed: the load of the benchmarks."""
+"""Concurrent streams of completions, all of which must succeed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fastovms.parts.load_test.report import Load
 
 
 def completion(model: str, prompt_token_ids: list[int], num_output_tokens: int) -> LoadRequest:
-    """A greedy request that runs to its last token."""
+    """Returns a greedy request that ignores end tokens."""
     body = {
         "model": model,
         "prompt": prompt_token_ids,
@@ -26,13 +26,14 @@ def completion(model: str, prompt_token_ids: list[int], num_output_tokens: int) 
 
 
 async def run_streams(target: Target, requests: Sequence[LoadRequest]) -> Load:
-    """Sends every request at once, each on a connection of its own, and reads them to the end.
+    """Sends all requests at once, each over its own connection, and reads the streams to their
+    ends.
 
     Args:
-        requests: with paths below the target's.
+        requests: their paths are relative to the target.
 
     Raises:
-        RequestFailed: of the first stream that did not end as it should.
+        RequestFailed: a stream did not end correctly; the first one is reported.
     """
     client = HttpClient(target)
     try:

@@ -1,4 +1,4 @@
-"""A model that tells how long it was inferring."""
+"""A model that measures the time of its steps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from fastovms.engine.model.step_inputs import StepInputs
 
 
 class TimedModel(ModelWrapper):
-    """
+    """A model that measures the time of its steps.
+
     Attributes:
-        seconds: spent in `infer` so far.
+        seconds: the total time of `infer`.
     """
 
     def __init__(self, model: Model) -> None:

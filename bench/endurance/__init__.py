@@ -1,4 +1,5 @@
-"""Endurance tests: what attacks, faults, crashes and long load do to a real server process.
+"""Endurance tests: attacks, faults, crashes and long load against real server processes.
 
-They are bounded in count and time, seeded, and print figures with the limits that these must hold.
+Their number of requests and their duration are bounded, and their random choices are seeded. They
+print figures with the limits that the figures must hold.
 """

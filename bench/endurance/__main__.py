@@ -1,11 +1,11 @@
 """Runs endurance tests against real server processes.
 
-    python -m bench.endurance bytes                # one of them, at full length
-    python -m bench.endurance bytes --short        # for a few seconds
-    python -m bench.endurance --short              # all of them, for a few seconds each
-    python -m bench.endurance soak --record  # write the figures into bench/results/reliability.md
+    python -m bench.endurance bytes            # one test at full length
+    python -m bench.endurance bytes --short    # one test for a few seconds
+    python -m bench.endurance --short          # all tests for a few seconds each
+    python -m bench.endurance soak --record    # write the figures into bench/results/reliability.md
 
-It exits with 1 if a figure is beyond its limit.
+The exit status is 1 if a figure exceeds its limit.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kills a server again and again while a batch runs: every line must be answered exactly once."""
+"""Kills a server repeatedly while a batch runs. Each line must get exactly one result."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bench.figures.figure import Figure
 
 _URL: Final = "/v1/completions"
 _INTERVAL: Final = 0.1
-"""Seconds from one look at the batch to the next."""
+"""The seconds between two requests for the batch's state."""
 
 _TIMEOUT: Final = 120.0
 _BOUNDARY: Final = "of-the-upload"
@@ -28,16 +28,16 @@ _BOUNDARY: Final = "of-the-upload"
 
 @dataclass(slots=True)
 class KilledBatch:
-    """What became of a batch whose server was killed.
+    """The result of a batch whose server was killed.
 
     Attributes:
-        num_kills: lives of the server that ended by SIGKILL while lines were left.
-        num_answered: lines of the results with a status of 200.
+        num_kills: servers that were killed with SIGKILL while lines were unfinished.
+        num_answered: lines whose result has status 200.
         num_missing: lines without a result.
-        num_repeated: results of lines that had one.
-        num_others: results that are no answer, or of no line.
-        longest_start: seconds until a server was ready again.
-        seconds: from the batch's begin to its end, starts included.
+        num_repeated: second results of a line.
+        num_others: results with another status, or of an unknown line.
+        longest_start: the longest time until a restarted server was ready, in seconds.
+        seconds: the duration of the batch, including restarts.
     """
 
     num_kills: int = 0
@@ -52,7 +52,7 @@ class KilledBatch:
 def run_killed(
     server: ServerUnderTest, num_lines: int, num_kills: int, random: Random
 ) -> KilledBatch:
-    """Runs a batch on a server that is killed at random counts of lines that are done."""
+    """Runs a batch on a server that is killed after random numbers of finished lines."""
     found = KilledBatch()
     begin = time.monotonic()
     file = _upload(server, b"".join(_lines(num_lines)))
@@ -98,7 +98,7 @@ def _custom_id(number: int) -> str:
 
 
 def _upload(server: ServerUnderTest, content: bytes) -> str:
-    """Uploads a file for batches, and returns its id."""
+    """Uploads a file for batches and returns its id."""
     form = (
         f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'
         f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
@@ -112,7 +112,7 @@ def _upload(server: ServerUnderTest, content: bytes) -> str:
 
 
 def _wait(server: ServerUnderTest, path: str, num_done: int | None) -> dict[str, Any]:
-    """Returns the batch when so many of its lines are done, or when it has ended."""
+    """Returns the batch when the given number of its lines is finished, or when it has ended."""
     with closing(JsonClient(server.url)) as client:
         try:
             while True:

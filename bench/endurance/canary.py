@@ -1,5 +1,7 @@
-"""A client that streams one completion after the other while a server is attacked, and notices
-every pause. It is a process of its own: within the attacker's loop it would measure that, too.
+"""A client that streams completions one after another while a server is attacked, and measures
+every gap.
+
+It is a process of its own, because the attacker's event loop would delay it.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ _PAUSE_AFTER_FAILURE = 0.2
 
 @dataclass(slots=True)
 class Sightings:
-    """What the canary has seen.
+    """The measurements of the canary.
 
     Attributes:
-        num_streams: streams that came to their end.
-        num_failures: streams that were refused or broke off.
-        longest_gap: seconds between two events of a stream, at most.
-        median_gap, p99_gap: the same in the middle, and of 99 of 100.
-        longest_first: seconds to the first event of a stream, at most.
-        last_failure: why the last stream failed; empty if none did.
+        num_streams: complete streams.
+        num_failures: streams that were refused or ended early.
+        longest_gap: the longest time between two events of a stream, in seconds.
+        median_gap, p99_gap: the median and the 99th percentile of these times.
+        longest_first: the longest time to the first event of a stream, in seconds.
+        last_failure: the error of the last failed stream; empty if none failed.
     """
 
     num_streams: int = 0
@@ -46,11 +48,11 @@ class Sightings:
 def canary(
     url: str, model: str, *, api_key: str = "", max_tokens: int = TOKENS, padding: int = 0
 ) -> Iterator[Sightings]:
-    """Streams for as long as the block runs; the sightings are filled in at its end.
+    """Streams until the end of the block, and fills in the measurements then.
 
     Args:
-        max_tokens: of a stream.
-        padding: bytes by which the request's body is larger than it needs to be.
+        max_tokens: the length of each stream in tokens.
+        padding: the number of bytes that are added to the request's body.
     """
     sightings = Sightings()
     command = [sys.executable, "-m", "bench.endurance.canary", url, model, api_key]
@@ -69,7 +71,7 @@ def canary(
 def watch(
     url: str, model: str, api_key: str, max_tokens: int, padding: int, ended: threading.Event
 ) -> Sightings:
-    """Streams until `ended` is set, and then to the end of the stream that runs."""
+    """Streams until `ended` is set, and finishes the current stream."""
     parts = urlsplit(url)
     sightings, gaps = Sightings(), list[float]()
     body = json.dumps(

@@ -1,4 +1,4 @@
-"""Completions of token prompts, one or many at a time, and how each ended."""
+"""Sends completions with prompts of token ids, one or many at once, and records the outcomes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from bench.endurance.json_client import LOST, JsonClient
 
 
 class Ending(NamedTuple):
-    """
+    """The outcome of a completion.
+
     Attributes:
-        status: of the answer; 0 = the connection broke off.
-        text: as far as it came.
-        error: what the answer, or the last event of a stream, says went wrong; empty if nothing.
+        status: the HTTP status; 0 = the connection was closed before an answer.
+        text: the text that was received.
+        error: the error of the answer or of the stream's last event; empty if there is none.
     """
 
     status: int
@@ -29,7 +30,7 @@ class Ending(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """A request, which is greedy."""
+    """A greedy request."""
 
     prompt: Sequence[int]
     max_tokens: int
@@ -37,7 +38,7 @@ class Completion(NamedTuple):
 
 
 def complete(url: str, model: str, completion: Completion) -> Ending:
-    """Asks over a connection of its own, and waits for the end."""
+    """Sends the request over a new connection and waits for the end of the answer."""
     body = {"model": model, "temperature": 0, "ignore_eos": True, **completion._asdict()}
     client = JsonClient(url)
     try:
@@ -52,7 +53,7 @@ def complete(url: str, model: str, completion: Completion) -> Ending:
 
 
 def complete_all(url: str, model: str, completions: Sequence[Completion]) -> list[Ending]:
-    """Asks for all of them at the same time."""
+    """Sends all requests at the same time."""
     with ThreadPoolExecutor(len(completions)) as pool:
         return list(pool.map(lambda one: complete(url, model, one), completions))
 

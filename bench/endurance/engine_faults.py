@@ -1,9 +1,10 @@
-"""`engine`: models that fail, hang, are slow and compute nonsense, too small a cache, and processes
-that are stopped and killed.
+"""`engine`: models that fail, hang, are slow or return NaN, a KV cache that is too small, and
+processes that are stopped or killed.
 
-A made-up model does as the first token of a prompt says (`tests.controlled_server`). What concerns
-one request must not concern another one; what ends the engine must turn `/health` red, end every
-request with an error and the process with exit code 1, soon.
+The first token of a prompt selects the behaviour of the fake model (`tests.controlled_server`). A
+fault of one request must not affect other requests. After a fault that ends the engine, `/health`
+must soon report failure, every request must end with an error, and the process must exit with
+status 1.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from tests.controlled_server import DAMAGE, HANG, NAME, NAN, RAISE, SLOW, SLOW_S
 CONTROLLED: Final = ("-m", "tests.controlled_server", "0", "serve")
 ENGINE_TIMEOUT: Final = 6.0
 STOPPED_FOR: Final = 7.0
-"""Seconds: more than the engine is given."""
+"""The seconds to wait, which exceed the engine's own limit."""
 SMALL_CACHE: Final = "0.0004"
-"""GB: 419 blocks of 16 tokens."""
+"""The size of the KV cache in GB: 419 blocks of 16 tokens."""
 NUM_CROWD: Final = 32
 CROWD_TOKENS: Final = 250
 EXIT_TIMEOUT: Final = 30.0
@@ -45,15 +46,14 @@ _WORKER: Final = b"fastovms.parts.genai.worker"
 
 @dataclass(slots=True)
 class Ends:
-    """What became of the servers whose engine was ended in one way.
+    """The results of the servers whose engine was ended in one way.
 
     Attributes:
         what: the way.
-        most_seconds: what `slowest` may be.
-        slowest: seconds from the fault to a red `/health`.
-        num_other_codes: processes that ended with another exit code than 1, or did not end.
-        num_without_error: requests that ended otherwise than with status 500 or an event that
-            tells of an error.
+        most_seconds: the limit of `slowest`.
+        slowest: the longest time from the fault until `/health` reported failure, in seconds.
+        num_other_codes: processes that did not end, or with an exit status other than 1.
+        num_without_error: requests that ended without status 500 and without an error event.
         num_ends: engines that were ended.
     """
 
@@ -119,7 +119,7 @@ def _ways_to_end(options: argparse.Namespace) -> list[Callable[[], Ends]]:
 
 
 def _nonsense(server: ServerUnderTest, rng: random.Random, count: int) -> list[Figure]:
-    """NaN for half of the requests, each beside three others."""
+    """Returns the figures of NaN logits for half of the requests, each beside three others."""
     broken: list[Ending] = []
     good: list[Ending] = []
     for _ in range(max(1, count // 4)):
@@ -140,7 +140,7 @@ def _nonsense(server: ServerUnderTest, rng: random.Random, count: int) -> list[F
 
 
 def _slow(server: ServerUnderTest, rng: random.Random) -> list[Figure]:
-    """Steps of a fifth of a second: slow, but no hang."""
+    """Returns the figures of steps of 0.2 seconds, which must not count as hanging."""
     asked = [Completion([SLOW], 10, stream=True), *(Completion(_prompt(rng), 10) for _ in range(7))]
     start = time.monotonic()
     endings = complete_all(server.url, NAME, asked)
@@ -152,7 +152,8 @@ def _slow(server: ServerUnderTest, rng: random.Random) -> list[Figure]:
 
 
 def _stopped(server: ServerUnderTest, rng: random.Random) -> list[Figure]:
-    """The whole process, for longer than a step may take: its engine hangs no more than it does."""
+    """Returns the figures of a process that is stopped for longer than a step may take. Its engine
+    must not count as hanging."""
     asked = [Completion(_prompt(rng), 300, bool(i % 2)) for i in range(8)]
     with ThreadPoolExecutor(1) as pool:
         endings = pool.submit(complete_all, server.url, NAME, asked)
@@ -169,7 +170,7 @@ def _stopped(server: ServerUnderTest, rng: random.Random) -> list[Figure]:
 def _out_of_blocks(
     server: ServerUnderTest, crowd: Sequence[Completion], texts: Sequence[Ending]
 ) -> list[Figure]:
-    """Requests that preempt each other, against the same ones with room enough."""
+    """Compares requests that preempt each other with the same requests in a larger KV cache."""
     endings = complete_all(server.url, NAME, crowd)
     metrics = server.metrics()
     num_different = sum(a.text != b.text for a, b in zip(endings, texts, strict=True))
@@ -188,7 +189,7 @@ def _out_of_blocks(
 
 
 def _ended(ends: Ends, prompts: list[list[int]], rng: random.Random, count: int) -> Ends:
-    """One prompt after the other, beside streams that run."""
+    """Sends prompts that end the engine one after another beside running streams."""
     flags = ("--engine-timeout", f"{ENGINE_TIMEOUT:g}", "--failure-grace", "0.5")
 
     def trigger(url: str) -> None:
@@ -241,7 +242,7 @@ def _end(
 
 
 def _worker_of(server: ServerUnderTest) -> int:
-    """Returns a descriptor of the process in which the pipeline runs."""
+    """Returns a descriptor of the pipeline's process."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(stat.read_text().rpartition(")")[2].split()[1])

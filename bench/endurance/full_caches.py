@@ -1,5 +1,4 @@
-"""Fills the caches of a server up to their bounds, so that memory that grows behind it is none of
-theirs."""
+"""Fills the server's caches to their limits, so that later growth of memory has another cause."""
 
 from __future__ import annotations
 
@@ -23,9 +22,10 @@ _CHOICES: Final = 300
 
 
 def fill_caches(url: str) -> None:
-    """Fills the KV cache, and sends more grammars than the server keeps. Takes a minute or two.
+    """Fills the KV cache and sends more grammars than the server caches. Takes one to two minutes.
 
-    Raises SystemExit: the server does not answer as it should.
+    Raises:
+        SystemExit: the server answers with an error.
     """
     fill_kv_cache(url)
     with ThreadPoolExecutor(_NUM_ASKING) as pool:
@@ -33,10 +33,11 @@ def fill_caches(url: str) -> None:
 
 
 def fill_kv_cache(url: str) -> None:
-    """Sends prompts in crowds of every size, so that each block of a KV cache of 0.1 GB is used and
-    OpenVINO prepares as many kernels as it may keep.
+    """Sends prompts in batches of every size, so that each block of a KV cache of 0.1 GB is used
+    and OpenVINO caches as many kernels as it may.
 
-    Raises SystemExit: the server does not answer as it should.
+    Raises:
+        SystemExit: the server answers with an error.
     """
     rng = Random(0)
     for _ in range(_NUM_CROWDS):
@@ -53,7 +54,7 @@ def _completion(rng: Random) -> Completion:
 
 
 def _follow_schema(url: str, number: int) -> None:
-    """Asks for an answer by a schema that nobody else has."""
+    """Requests an answer with a schema that no other request has."""
     choices = [f"choice {number} {position}" for position in range(_CHOICES)]
     schema = {"type": "object", "properties": {f"p{number}": {"enum": choices}}}
     body = {

@@ -1,7 +1,7 @@
-"""`images`: large images sent to a vision model, and what its other streams notice.
+"""`images`: sends large images to a vision model and measures the effect on its other streams.
 
-A PNG of 5,792 x 5,792 black pixels has 95 KiB, and 100 MB once it is decoded. Several requests with
-one each are sent at once, and then one request with several, while a canary streams.
+A PNG of 5,792 x 5,792 black pixels has 95 KiB, and 100 MB after decoding. Several requests with one
+such image each are sent at once, then one request with several images, while a canary streams.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from bench.figures.figure import Figure
 
 TINY_VLM: Final = Path(__file__).parents[2] / "tests" / "models" / "tiny_vlm"
 CANARY_START: Final = 2.0
-"""Seconds for the canary to come up."""
+"""The seconds that the canary has to start."""
 IDLE: Final = 2.0
-"""Seconds after which memory is measured."""
+"""The seconds after which memory is measured."""
 
 
 def _png(side: int) -> bytes:

@@ -1,4 +1,4 @@
-"""A client that sends JSON and reads JSON, one request after the other over one connection."""
+"""A client that sends and receives JSON, one request after another over one connection."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 Body = dict[str, Any]
 
 LOST: Final = (OSError, HTTPException)
-"""What a client sees of a server that dies."""
+"""The exceptions of a client whose server dies."""
 
 _TIMEOUT: Final = 60.0
 
 
 class JsonClient:
-    """Connects when it has something to send, and again after `close`."""
+    """A client that connects at its first request, and again after `close`."""
 
     def __init__(self, url: str, api_key: str = "none") -> None:
         parts = urlsplit(url)
@@ -34,7 +34,7 @@ class JsonClient:
         return response.status, json.loads(data)
 
     def send(self, method: str, path: str, body: Body | None = None) -> HTTPResponse:
-        """Returns what has to be read to its end. Raises one of `LOST`."""
+        """Returns the response, which the caller must read to its end. Raises one of `LOST`."""
         data = None if body is None else json.dumps(body).encode()
         if self._connection.sock is None:
             _connect(self._connection)

@@ -1,5 +1,5 @@
-"""How long an attacking process was kept from its own event loop: what it has not seen in that time
-is no fault of the server."""
+"""Measures how long the attacking process was kept from its own event loop. Delays in that time are
+not the server's."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 _INTERVAL = 0.05
-"""Seconds between two looks."""
+"""The seconds between two timers."""
 
 
 @dataclass(slots=True)
 class OwnStalls:
-    """`longest` is how late the loop came to a timer at most, in seconds."""
+    """The longest delay of a timer of the loop: `longest`, in seconds."""
 
     longest: float = 0.0
 
 
 @asynccontextmanager
 async def own_stalls() -> AsyncIterator[OwnStalls]:
-    """Watches the running loop for as long as the block runs."""
+    """Watches the running loop until the end of the block."""
     stalls = OwnStalls()
     watching = asyncio.create_task(_watch(stalls))
     try:

@@ -1,4 +1,4 @@
-"""The server process that an endurance test attacks, and what the kernel knows of it."""
+"""The server process that an endurance test attacks, with the kernel's figures of it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _MIB = 1024 * 1024
 
 
 class ServerUnderTest:
-    """A server process of its own, with the built-in demo model unless told otherwise.
+    """A server process with the built-in demo model unless another one is given.
 
-    Its address stays the same over all its lives: `kill` and `start` bring it back.
+    Its address does not change when `kill` and `start` replace the process.
 
     Args:
-        flags: of `fastovms serve`, beside those of the address and the state directory.
-        directory: where its state, its cache and its log are.
-        program: arguments of Python before the flags.
-        environ: environment variables to add.
+        flags: flags of `fastovms serve` beside the address and the state directory.
+        directory: the directory of its state, cache and log.
+        program: the arguments of Python before the flags.
+        environ: additional environment variables.
         pass_fds: file descriptors that the process inherits.
-        port: that it is asked at; None = any free one.
-        context: of TLS, which trusts the certificate that the flags name, for "localhost"; None =
-            the server speaks plain HTTP.
+        port: the TCP port; None = any free one.
+        context: a TLS context that trusts the certificate of the flags for "localhost"; None =
+            plain HTTP.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class ServerUnderTest:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True) -> None:
-        """Starts a process, and waits until it is ready unless told otherwise.
+        """Starts a process and waits until it is ready, unless told otherwise.
 
         Raises:
-            SystemExit: it ended, or was not ready in time.
+            SystemExit: the process ended or was not ready in time.
         """
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -86,7 +86,8 @@ class ServerUnderTest:
             self.wait_until_ready()
 
     def wait_until_ready(self) -> None:
-        """Returns when `/ready` says so. Raises SystemExit: it ended, or took too long."""
+        """Returns when `/ready` reports success. Raises SystemExit if the process ends or the time
+        is over."""
         deadline = time.monotonic() + START_TIMEOUT
         while True:
             self.check_alive()
@@ -114,7 +115,7 @@ class ServerUnderTest:
 
     @property
     def tail(self) -> str:
-        """The last 3,000 characters of its log."""
+        """Returns the last 3,000 characters of its log."""
         return self.log.read_text(errors="replace")[-3000:]
 
     # Signals
@@ -123,12 +124,12 @@ class ServerUnderTest:
         self.process.send_signal(number)
 
     def kill(self) -> None:
-        """Ends it as a crash does."""
+        """Ends the process with SIGKILL."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> int:
-        """Ends it by SIGTERM, or by SIGKILL if that takes too long. Returns the exit code."""
+        """Ends the process with SIGTERM, or with SIGKILL after a limit. Returns the exit status."""
         self.process.terminate()
         try:
             return self.process.wait(STOP_TIMEOUT)
@@ -139,11 +140,11 @@ class ServerUnderTest:
     # What it takes
 
     def resident_memory(self) -> float:
-        """Returns the process's resident memory in MiB, without that of its children."""
+        """Returns the resident memory of the process in MiB, without its children."""
         return self._status("VmRSS") / 1024
 
     def peak_memory(self) -> float:
-        """Returns the most resident memory that the process has had, in MiB."""
+        """Returns the peak resident memory of the process in MiB."""
         return self._status("VmHWM") / 1024
 
     def workers_memory(self) -> float:
@@ -157,7 +158,7 @@ class ServerUnderTest:
         return kib / 1024
 
     def cpu_seconds(self) -> float:
-        """Returns the processor time that the process has taken, without that of its children."""
+        """Returns the processor time of the process in seconds, without its children."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         user, system = map(int, fields[11:13])  # proc_pid_stat(5): utime and stime
         return (user + system) / os.sysconf("SC_CLK_TCK")
@@ -181,10 +182,10 @@ class ServerUnderTest:
         return values
 
     def wait_until_prefixes_are_written(self) -> None:
-        """Returns when no more blocks of prompts are being written.
+        """Returns when no blocks of prompts are being written.
 
         Raises:
-            SystemExit: that takes too long.
+            SystemExit: the time is over.
         """
         before, deadline = -1.0, time.monotonic() + _WRITE_TIMEOUT
         while (now := self.metrics()["prefix_cache_disk_written_bytes_total"]) > before:
@@ -208,7 +209,7 @@ def server_under_test(
     environ: Mapping[str, str] | None = None,
     context: ssl.SSLContext | None = None,
 ) -> Iterator[ServerUnderTest]:
-    """Starts a server in a temporary directory, and ends it behind the block."""
+    """Starts a server in a temporary directory, and ends it after the block."""
     with tempfile.TemporaryDirectory(prefix="fastovms-endurance-") as directory:
         server = ServerUnderTest(
             flags, Path(directory), program=program, environ=environ, context=context

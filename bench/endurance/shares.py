@@ -1,8 +1,8 @@
-"""`shares`: what a client with one key can take from a client with another.
+"""`shares`: measures the effect of a client with one key on a client with another key.
 
 One key attacks each pool in turn: the KV cache, the event loop, stored state, uploads, files,
-batches and background answers. Meanwhile the other key does what it did before the attack: it
-streams, or makes its first file, batch or answer. The figures tell both.
+batches and background responses. The other key continues its own work: it streams, or creates its
+first file, batch or response. The figures are of both.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _request(key: str, path: str, body: bytes, content_type: str = "application/
 async def _post(
     server: ServerUnderTest, key: str, path: str, body: object, content_type: str = ""
 ) -> tuple[int, Any]:
-    """Returns the status and the answer."""
+    """Returns the status and the body of the response."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     reader, writer = await asyncio.open_connection(_HOST, server.port)
     try:
@@ -79,7 +79,8 @@ async def _get(server: ServerUnderTest, key: str, path: str) -> tuple[int, Any]:
 async def _until_refused(
     server: ServerUnderTest, path: str, bodies: Sequence[Any], kind: str
 ) -> int:
-    """Posts bodies with the attacker's key until one is refused. Returns how many were taken."""
+    """Posts bodies with the attacker's key until one is refused. Returns the number that were
+    accepted."""
     for number, body in enumerate(bodies):
         status, answer = await _post(server, _ATTACKER, path, body, kind)
         if status != 200:
@@ -89,7 +90,7 @@ async def _until_refused(
 
 
 async def _ended(server: ServerUnderTest, path: str) -> str:
-    """Returns the status of the other key's batch or answer when it has ended."""
+    """Returns the final status of the other key's batch or response."""
     deadline = time.monotonic() + _MAX_WAIT
     while True:
         _, answer = await _get(server, _OTHER, path)
@@ -131,8 +132,8 @@ async def _make_answer(server: ServerUnderTest) -> bool:
 async def _connections(
     server: ServerUnderTest, count: int, data: bytes, drip: bytes
 ) -> AsyncIterator[None]:
-    """Keeps connections that send `data` and then `drip` again and again, until they end; each
-    begins anew then."""
+    """Keeps connections that send `data` and then `drip` repeatedly until they end. Each is
+    replaced when it ends."""
 
     async def hold() -> None:
         while True:
@@ -167,7 +168,7 @@ async def _drip(writer: asyncio.StreamWriter, drip: bytes) -> None:
 
 
 async def _seen(server: ServerUnderTest, seconds: float) -> Sightings:
-    """Returns what the other key sees of its streams, while the attacks go on."""
+    """Returns the measurements of the other key's streams during the attacks."""
 
     def watch() -> Sightings:
         with canary(server.url, MODEL, api_key=_OTHER) as seen:
@@ -178,7 +179,7 @@ async def _seen(server: ServerUnderTest, seconds: float) -> Sightings:
 
 
 async def _stream(server: ServerUnderTest, options: argparse.Namespace) -> list[Figure]:
-    """The other key streams, also while the attacker's streams fill the KV cache."""
+    """Measures the other key's streams, also while the attacker's streams fill the KV cache."""
     body = {
         "model": MODEL,
         "prompt": "Once upon a time there was a stream",
@@ -215,7 +216,8 @@ async def _stream(server: ServerUnderTest, options: argparse.Namespace) -> list[
 
 
 async def _state(server: ServerUnderTest, options: argparse.Namespace) -> list[Figure]:
-    """The other key's conversations stay while the attacker stores more than all may take."""
+    """Checks that the other key's conversations remain when the attacker stores more than the limit
+    of all keys."""
     paths = []
     for _ in range(options.conversations):
         _, made = await _post(server, _OTHER, "/v1/conversations", {})
@@ -248,7 +250,7 @@ _WIDE: Final = "{{ '{0:>3000000000}'.format(1) }}"
 
 
 def _frame(opcode: int, payload: bytes = b"") -> bytes:
-    """Returns a frame of a client, with a mask that changes nothing."""
+    """Returns a client's WebSocket frame with a mask of zeros."""
     size = len(payload)
     if size < 126:
         head = bytes([opcode, _MASKED | size])
@@ -260,7 +262,7 @@ def _frame(opcode: int, payload: bytes = b"") -> bytes:
 
 
 def _message(num_bytes: int) -> bytes:
-    """Returns a message with a member of so many bytes that no field reads."""
+    """Returns a message with an unknown field of the given number of bytes."""
     lists = ",".join(repeat("[]", num_bytes // 3))
     text = f'{{"type":"response.create","model":"{MODEL}","input":"a","zzz":[{lists}]}}'
     return _frame(_TEXT, text.encode())
@@ -277,15 +279,15 @@ def _with_template(template: str) -> object:
 
 
 class _Attack(NamedTuple):
-    """One attack on the event loop.
+    """An attack on the event loop.
 
     Attributes:
         connections: the data that each of its connections sends.
-        begin: what a connection sends and reads an answer of before; empty = nothing.
-        repeats: whether it sends its data again and again; otherwise it waits for an answer.
-        flags: of the server.
-        limit: descriptors that the server may have; None = as many as this process. Connections
-            beyond it are refused, those of the other key, too.
+        begin: a request that a connection sends first and whose response it reads; empty = none.
+        repeats: whether a connection sends its data repeatedly; otherwise it waits for a response.
+        flags: the server's flags.
+        limit: the server's limit of descriptors; None = that of this process. Connections beyond it
+            are refused, including those of the other key.
     """
 
     connections: Callable[[], Sequence[bytes]]
@@ -331,7 +333,7 @@ _LIMITED: Final = (
 
 @asynccontextmanager
 async def _attacking(server: ServerUnderTest, attack: _Attack) -> AsyncIterator[None]:
-    """Attacks for as long as the block runs. What the server ends begins anew."""
+    """Attacks until the end of the block. Connections that the server closes are replaced."""
 
     async def read(reader: asyncio.StreamReader) -> None:
         while await reader.read(_MIB):
@@ -370,7 +372,7 @@ async def _attacking(server: ServerUnderTest, attack: _Attack) -> AsyncIterator[
 
 
 async def _seen_during(server: ServerUnderTest, attack: _Attack, seconds: float) -> Sightings:
-    """Returns what the other key sees; an infinite gap if its stream does not end."""
+    """Returns the measurements of the other key; an infinite gap if its stream does not end."""
     try:
         with canary(server.url, MODEL, api_key=_OTHER) as seen:
             await asyncio.sleep(_WARM_UP)
@@ -382,7 +384,7 @@ async def _seen_during(server: ServerUnderTest, attack: _Attack, seconds: float)
 
 
 def _loop(options: argparse.Namespace) -> list[Figure]:
-    """The other key streams while the attacker keeps the event loop busy."""
+    """Measures the other key's streams while the attacker keeps the event loop busy."""
     figures = []
     for name in options.loop:
         attack = _LOOP_ATTACKS[name]
@@ -411,7 +413,7 @@ Do = Callable[[ServerUnderTest], Awaitable[bool]]
 
 
 async def _timed(server: ServerUnderTest, do: Do) -> float:
-    """Returns the seconds that it takes; infinite if it fails."""
+    """Returns the seconds of a call; infinity if it fails."""
     start = time.monotonic()
     return time.monotonic() - start if await do(server) else float("inf")
 

@@ -1,4 +1,4 @@
-"""What an attack has done so far, and a record of everything that was wrong."""
+"""Counts the outcomes of an attack and records every failure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _MAX_SHOWN = 20
-"""Failures that are printed and written to files; more are counted."""
+"""The greatest number of failures that are printed and written to files."""
 
 _WARM_UP = 0.1
-"""Share of the count after which memory counts: caches and pools have filled by then."""
+"""The share of the count after which memory is measured, because caches and pools are full by then.
+"""
 
 
 @dataclass(slots=True)
 class Tally:
-    """
+    """Counts the outcomes of an attack.
+
     Attributes:
-        seed: decides what was sent, together with the index of each failure.
-        num_sent: messages or bodies.
-        statuses: how often each status was answered.
-        num_failures: answers, or missing ones, that are against the rules.
-        slowest: seconds that an answer took at most.
+        seed: determines the messages together with the index, which each failure names.
+        num_sent: messages or bodies that were sent.
+        statuses: the number of responses by status.
+        num_failures: wrong or missing responses.
+        slowest: the longest latency in seconds.
     """
 
     seed: int
@@ -36,7 +38,7 @@ class Tally:
     _directory: Path | None = None
 
     def fail(self, index: int, reason: str, sent: bytes) -> None:
-        """Counts a failure, prints it, and writes what was sent into a file."""
+        """Counts and prints a failure, and writes the message into a file."""
         self.num_failures += 1
         if self.num_failures > _MAX_SHOWN:
             return
@@ -53,7 +55,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Budget:
-    """Hands out indices until the count is reached or the time is over."""
+    """Returns indices until the count or the time is used up."""
 
     first: int
     count: int
@@ -77,7 +79,7 @@ class Budget:
 
 
 async def work_through(budget: Budget, do: Callable[[int], Awaitable[None]]) -> None:
-    """Does one index after the other until the budget is spent."""
+    """Processes one index after another until the budget is used up."""
     while not budget.is_spent:
         await do(budget.take())
 
@@ -85,7 +87,7 @@ async def work_through(budget: Budget, do: Callable[[int], Awaitable[None]]) -> 
 async def spend(
     budget: Budget, work: Callable[[Budget], Awaitable[None]], num_clients: int
 ) -> None:
-    """Has so many clients work at once until the budget is spent."""
+    """Runs the given number of concurrent clients until the budget is used up."""
     await asyncio.gather(*(work(budget) for _ in range(num_clients)))
 
 
@@ -95,8 +97,8 @@ async def spend_after_warm_up(
     num_clients: int,
     on_warm: Callable[[], None],
 ) -> float:
-    """Spends the budget, and calls `on_warm` when a tenth of the count is spent and no client has
-    an answer outstanding. Returns the seconds that all of it took."""
+    """Uses up the budget, and calls `on_warm` when a tenth of the count is done and no client waits
+    for a response. Returns the duration in seconds."""
     start = time.monotonic()
     warm_up = Budget(budget.first, int(budget.count * _WARM_UP), budget.seconds, budget.tally)
     await spend(warm_up, work, num_clients)

@@ -1,1 +1,1 @@
-"""Hostile bodies: of every endpoint, those that are slow to read, and grammars of all kinds."""
+"""Hostile request bodies: mutated bodies of every endpoint, slow bodies, and grammars."""

@@ -1,5 +1,8 @@
-"""Requests of the `bodies` test: every endpoint that reads a body, its fields by the types that the
-server itself declares. Pure: a seed and an index decide everything."""
+"""Builds the requests of the `bodies` test: every endpoint that reads a body, with fields of the
+types that the server declares.
+
+A seed and an index determine each request.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +39,12 @@ _WITH_GRAMMAR: Final = 0.06
 
 
 class Endpoint(NamedTuple):
-    """A path below every prefix of a dialect.
+    """An endpoint, below every path prefix of its dialect.
 
     Attributes:
-        fields: by name, their types.
-        needed: fields that a body always has before it is changed.
-        weight: how often it is chosen.
+        fields: the types of the fields by name.
+        needed: the fields that a body always has before it is mutated.
+        weight: the relative frequency of the endpoint.
     """
 
     path: str
@@ -82,7 +85,7 @@ ENDPOINTS: Final = (
     _endpoint("/models/other/load", ConversationUpdate),
     _endpoint("/models/other/unload", ConversationUpdate),
 )
-"""What both dialects have."""
+"""The endpoints of both dialects."""
 
 _TOKENIZE: Final = _endpoint("/tokenize", TokenizeRequest, "prompt", weight=2)
 _OVMS_TOKENIZE: Final = _endpoint("/tokenize", OvmsTokenizeRequest, "model", "text", weight=2)
@@ -111,18 +114,18 @@ NO_PREFIX: Final = (
         for name in ("show", "pull", "push", "create", "copy", "blobs/sha256:0")
     ),
 )
-"""What stands below no prefix."""
+"""The endpoints without a prefix."""
 
 
 class BodyRequest(NamedTuple):
-    """`path` may have `{id}` in it, for the id of something that the server keeps."""
+    """A request. `path` may contain `{id}`, which is replaced with the id of a stored object."""
 
     path: str
     body: bytes
 
 
 def all_endpoints() -> list[Endpoint]:
-    """Returns every endpoint of every dialect, with its whole path."""
+    """Returns every endpoint of every dialect with its whole path."""
     found = list(NO_PREFIX)
     for dialect in DIALECTS:
         tokenize = _OVMS_TOKENIZE if dialect is OVMS else _TOKENIZE
@@ -132,7 +135,7 @@ def all_endpoints() -> list[Endpoint]:
 
 
 class Bodies:
-    """Makes the request of an index."""
+    """Builds the request for an index."""
 
     def __init__(self, seed: int, endpoints: Sequence[Endpoint]) -> None:
         self._seed = seed
@@ -154,7 +157,7 @@ class Bodies:
 
 
 def _valid(endpoint: Endpoint, rng: Random) -> dict[str, Any]:
-    """A body that is likely to be taken, with some of the optional fields."""
+    """Returns a body that is probably valid, with some of the optional fields."""
     names = [
         *endpoint.needed,
         *rng.sample(

@@ -1,5 +1,8 @@
-"""Values of a request body's fields, nearly all of which the API takes: by name where the type says
-little, else by type. Pure: the generator decides everything."""
+"""Chooses values for the fields of request bodies, nearly all of which are valid.
+
+Fields whose type says little are chosen by name, the others by type. The generator determines every
+choice.
+"""
 
 from __future__ import annotations
 
@@ -68,19 +71,18 @@ _GRAMMARS: Final = (
 )
 
 _DEPTH: Final = 4
-"""At which a body's schemas begin. The deeper they are, the sooner they end."""
+"""The depth at which the schemas of a body begin. A greater depth gives smaller schemas."""
 
 Value = Callable[[Random], Any]
 
 
 def word(rng: Random) -> str:
-    """Returns a short text, now and then a longer one."""
+    """Returns a short text, occasionally a longer one."""
     return rng.choice(_WORDS) * (1 if rng.random() < 0.9 else rng.randrange(1, 60))
 
 
 def _schema_text(rng: Random) -> str:
-    """A JSON Schema as the `schemas` test makes them, but a small one: here the time is for bodies
-    of all kinds."""
+    """Returns a small JSON Schema of the kind that the `schemas` test builds."""
     return schema(rng, depth=_DEPTH)
 
 
@@ -134,7 +136,7 @@ def _tool_choice(rng: Random) -> Any:
 
 @cache
 def _images() -> tuple[bytes, ...]:
-    """Whole images of all forms and kinds of pixels: small ones, and one of four megapixels."""
+    """Returns valid images of all formats and pixel types: small ones and one of 4 megapixels."""
     images = [_encoded("PNG", "1", (2000, 2000))]
     for form in ("PNG", "GIF", "BMP", "WEBP"):
         for mode in ("RGB", "L", "RGBA", "P", "1"):
@@ -149,7 +151,7 @@ def _encoded(form: str, mode: str, size: tuple[int, int]) -> bytes:
 
 
 def image_url(rng: Random) -> str:
-    """Returns an image in a data URL, whole or broken, and now and then another URL."""
+    """Returns a data URL of a valid or damaged image, occasionally another URL."""
     content = rng.choice(_images())
     if rng.random() < 0.4:
         place = rng.randrange(len(content))
@@ -222,7 +224,8 @@ GRAMMAR_FIELDS: Final = frozenset(
         "tools",
     )
 )
-"""What has to be compiled. Of these few bodies have any: they would take all of the time."""
+"""The fields that require a compilation. Few bodies have one, because compiling takes most of the
+time."""
 
 _CONSTRAINTS: Final[Mapping[str, Value]] = {
     "json": _schema,
@@ -239,7 +242,7 @@ _FORMATS: Final[Sequence[Value]] = (
 
 
 def _questions(rng: Random) -> Any:
-    """Returns questions in OpenAI's form or in vLLM's."""
+    """Returns questions in OpenAI's or vLLM's format."""
     options = [word(rng) for _ in range(rng.choice((1, 2, 3, 40)))]
     if rng.random() < 0.5:
         listed = {
@@ -310,7 +313,7 @@ FIELDS: Final[Mapping[str, Value]] = {
 
 
 def value_of(name: str, kind: msgspec.inspect.Type, rng: Random) -> Any:
-    """Returns a value for a field, by its name or else by its type."""
+    """Returns a value for a field, chosen by its name or its type."""
     make = FIELDS.get(name)
     return _of_type(kind, rng) if make is None else make(rng)
 

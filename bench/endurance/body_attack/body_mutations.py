@@ -1,4 +1,4 @@
-"""Makes bodies wrong, as values and as text. Pure: the generator decides everything."""
+"""Mutates request bodies as values and as JSON text. The generator determines every choice."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any, Final
 from bench.endurance.http_attack.mutations import mutate as mutate_bytes
 
 _LITERAL: Final = "\ue000"
-"""Stands around what is written into JSON without quotes."""
+"""Surrounds text that is written into JSON without quotes."""
 
 _SAME_KEY: Final = "\ue001"
-"""Ends a key that is written without this end, and so twice."""
+"""Ends a key that is written without this suffix, so that the key appears twice."""
 
 _MAX_REPEATED: Final = 4_000_000
-"""Characters, about, that one repetition makes at most."""
+"""The approximate maximum number of characters of one repetition."""
 
 _NUMBERS: Final = (
     *(0, 1, -1, 2, 127, 255, 256, 65536, 2**31 - 1, 2**31, -(2**31), 2**32, 2**53, 2**53 + 1),
@@ -108,7 +108,7 @@ def any_json(rng: Random, depth: int = 0) -> Any:
 
 
 Place = tuple[Any, Any]
-"""A container and the key or index of one of its members."""
+"""A container, and the key or index of one of its members."""
 
 
 def _places(value: Any, found: list[Place]) -> list[Place]:
@@ -161,7 +161,7 @@ def _rename(container: Any, key: Any, rng: Random) -> None:
 
 
 def _double(container: Any, key: Any, rng: Random) -> None:
-    """Gives a key twice, with two values."""
+    """Writes a key twice with two values."""
     if isinstance(container, dict):
         container[f"{key}{_SAME_KEY}"] = any_json(rng)
 
@@ -179,7 +179,7 @@ _CHANGES: Final[Sequence[Callable[[Any, Any, Random], None]]] = (
 
 
 def change(body: dict[str, Any], rng: Random) -> None:
-    """Changes a body in one to three places, wherever they are nested."""
+    """Mutates a body in one to three places at any depth."""
     for _ in range(rng.choice((1, 1, 2, 3))):
         places = _places(body, [])
         if not places:
@@ -189,7 +189,7 @@ def change(body: dict[str, Any], rng: Random) -> None:
 
 
 def encode(body: object) -> bytes:
-    """Writes a body as JSON, with all that is not JSON in it."""
+    """Encodes a body as JSON, including values that JSON does not allow."""
     text = json.dumps(body).replace(json.dumps(_SAME_KEY)[1:-1], "")
     mark = json.dumps(_LITERAL)[1:-1]
     if mark in text:
@@ -231,7 +231,7 @@ def _trail(data: bytes, rng: Random) -> bytes:
 
 
 def _inflate(data: bytes, rng: Random) -> bytes:
-    """Adds up to megabytes of values, mostly few."""
+    """Adds values, usually few, at most some megabytes."""
     size = int(10 ** rng.uniform(3, 6.9 if rng.random() < 0.03 else 5))
     unit = rng.choice(
         (b"0,", b"[],", b'"a",', b"{},", b'{"a":1},', b"null,", b'"\\u0000",', b"1e5,")
@@ -253,7 +253,7 @@ _INFLATED: Final = 0.004
 
 
 def change_text(data: bytes, rng: Random) -> bytes:
-    """Changes a body's bytes."""
+    """Mutates the bytes of a body."""
     if rng.random() < _INFLATED:
         return _inflate(data, rng)
     return rng.choice(_TEXT_CHANGES)(data, rng)

@@ -1,5 +1,5 @@
-"""The process that stands for a server in `schemas`: it does with a client's grammars what a server
-does, and must outlive them."""
+"""The process that handles clients' grammars as a server does in the `schemas` test. It must
+survive all of them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _TOKENIZER: Final = DEMO_MODEL / "tokenizer.json"
 _END: Final = 0
 _NUM_AT_A_TIME: Final = 6
 _NUM_TOKENS: Final = 16
-"""That a sample of each grammar follows it for."""
+"""The number of tokens that a sample follows each grammar."""
 
 
 class Outcome(NamedTuple):
-    """What became of a grammar.
+    """The outcome of a grammar.
 
     Attributes:
-        kind: "followed", "refused", "too slow", "died" in its trial, "turned away" as too much at
-            once, or "failed" in a way that nothing should.
-        seconds: until its client knew.
-        text: what the client was told; empty if all was well.
+        kind: "followed", "refused", "too slow", "died" (the trial process died), "turned away" (too
+            many at once), or "failed" (an unexpected error).
+        seconds: the time until the client had its answer.
+        text: the client's error message; empty if there was none.
     """
 
     number: int
@@ -74,7 +74,7 @@ class _StandIn:
             return Outcome(index, kind, seconds, text[:300])
 
     def _follow(self, grammar: Grammar, index: int) -> None:
-        """Draws a sample as the engine does."""
+        """Samples text under the grammar as the engine does."""
         rng = Random(index)
         state = self._compiler.start(grammar, 0)
         token_ids: array[int] = array("q")

@@ -1,5 +1,5 @@
-"""Makes schemas, expressions and grammars that compilers do not like. Pure: the seed and the index
-decide everything."""
+"""Builds schemas, regular expressions and grammars that are hard to compile. The seed and the index
+determine each one."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _LARGE_COUNTS: Final = ("{500}", "{0,1000}", "{2000,}", "{65536}", "{4294967295}
 
 
 class HostileGrammars:
-    """Makes the grammar of each index.
+    """Builds the grammar for an index.
 
     Args:
-        seed: decides every random choice.
+        seed: determines every random choice.
     """
 
     def __init__(self, seed: int) -> None:
@@ -74,7 +74,7 @@ class HostileGrammars:
 
 
 def _number(rng: Random) -> str:
-    """A number as JSON writes it."""
+    """Returns a number as JSON writes it."""
     if rng.random() < 0.3:
         return rng.choice(("", "", "-")) + rng.choice(_FRACTIONS).lstrip("-")
     value = rng.choice(_EDGES) + rng.choice((0, 0, 0, 1, -1, rng.randrange(-600, 600)))
@@ -104,7 +104,7 @@ def _value(rng: Random, depth: int) -> str:
 
 
 def _nested(rng: Random) -> str:
-    """A schema that is one keyword, many times."""
+    """Returns a schema that nests one keyword many times."""
     before, after = rng.choice(
         (
             ('{"items":', "}"),
@@ -125,7 +125,7 @@ def _nested(rng: Random) -> str:
 
 
 def _large(rng: Random) -> str:
-    """A schema with many of one thing."""
+    """Returns a schema with many members of one kind."""
     number = rng.choice((10, 100, 1000, 4000))
     shape = rng.randrange(6)
     if shape == 0:
@@ -151,7 +151,7 @@ def _large(rng: Random) -> str:
 
 
 def schema(rng: Random, depth: int = 0) -> str:
-    """Returns a JSON Schema as text, simpler the deeper it is nested."""
+    """Returns a JSON Schema as text. Deeply nested schemas are simpler."""
     if depth > 6 or rng.random() < 0.04:
         return rng.choice(("true", "false", "{}", '{"type":"string"}', '{"$ref":"#"}', "5"))
     members = [keyword(rng, depth) for keyword in rng.choices(_KEYWORDS, k=rng.randrange(1, 5))]
@@ -211,7 +211,7 @@ _KEYWORDS: Final[Sequence[Callable[[Random, int], str]]] = (
 
 
 def _expression(rng: Random, depth: int = 0) -> str:
-    """A regular expression."""
+    """Returns a regular expression."""
     pieces = []
     for _ in range(rng.randrange(1, 5)):
         roll = rng.random()
@@ -337,7 +337,7 @@ def _structural_tag(rng: Random) -> str:
 
 
 def _corrupt(text: str, rng: Random) -> str:
-    """Text that has lost, doubled or exchanged something."""
+    """Returns text with a part removed, duplicated or exchanged."""
     for _ in range(rng.randrange(1, 4)):
         if not text:
             return text

@@ -1,4 +1,4 @@
-"""`bodies`: mutated bodies for every endpoint, while a canary streams."""
+"""`bodies`: sends mutated bodies to every endpoint while a canary streams."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from fastovms.server_config import DEMO_MODEL
 
 _HOST: Final = "127.0.0.1"
 _DEADLINE: Final = 5.0
-"""Seconds within which every body must be answered."""
+"""The seconds within which each body must be answered."""
 
 _PATIENCE: Final = 60.0
-"""Seconds after which a request counts as one that hangs."""
+"""The seconds after which a request counts as hanging."""
 
 
 _MAX_NEW_TOKENS: Final = 16
@@ -43,7 +43,7 @@ _NUM_IDS: Final = 50
 
 
 def run(options: argparse.Namespace) -> Sequence[Figure]:
-    """Sends the bodies, and returns what became of the server."""
+    """Sends the bodies and returns the figures."""
     models = ("--model", f"{MODEL}={options.model}") if options.model else ()
     with (
         _short_by_default(Path(options.model or DEMO_MODEL)) as defaults,
@@ -61,8 +61,8 @@ def run(options: argparse.Namespace) -> Sequence[Figure]:
 
 @contextmanager
 def _short_by_default(model: Path) -> Iterator[str]:
-    """Yields a directory with the model's defaults, but for the length of answers: how long whole
-    contexts take to fill says nothing about a body."""
+    """Yields a copy of the model directory whose default length of answers is short, so that
+    requests without a limit do not fill the whole context."""
     defaults = json.loads((model / "generation_config.json").read_text())
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "generation_config.json"
@@ -98,7 +98,7 @@ class _Attack:
         self._base_memory = self._server.resident_memory()
 
     async def _send_all(self, budget: Budget) -> None:
-        """One after the other, on one connection for as long as the server keeps it."""
+        """Sends bodies one after another over one connection until the server closes it."""
         connection = await AttackConnection.open(_HOST, self._server.port)
 
         async def send(index: int) -> None:
@@ -114,7 +114,7 @@ class _Attack:
         connection.abort()
 
     async def _ask(self, connection: AttackConnection, request: BodyRequest, index: int) -> str:
-        """Returns what was wrong with the answer, or nothing."""
+        """Returns the fault of an answer, or None."""
         path = request.path.replace("{id}", Random(index).choice(self._ids))
         connection.answers.clear()
         start = time.perf_counter()

@@ -1,4 +1,5 @@
-"""Hostile schemas, expressions and grammars against the trials that keep them from the server."""
+"""`schemas`: hostile schemas, regular expressions and grammars for the trial process that protects
+the server."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from fastovms.backends.processes import ChildProcess
 
 _BATCH: Final = 100
 _PATIENCE: Final = 600.0
-"""Seconds that a batch may take before the process counts as hung."""
+"""The seconds after which the process counts as hanging."""
 
 
 class _Attack:
@@ -58,7 +59,8 @@ class _Attack:
         ]
 
     def _outcomes(self, indices: Sequence[int]) -> list[Outcome]:
-        """Those of the indices. If one ends the process, all are tried again one at a time."""
+        """Returns the outcomes of the indices. If one of them ends the process, each index is tried
+        again alone."""
         if self._process is None:
             self._process = ChildProcess("bench.endurance.body_attack.grammar_stand_in")
             self._process.connection.send(self._seed)

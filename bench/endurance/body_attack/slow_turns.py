@@ -1,8 +1,9 @@
-"""Runs the server with a thread that writes down where the event loop is whenever it is late.
+"""Runs the server with a thread that records the stack of the event loop's thread when the loop is
+late.
 
     python -m bench.endurance.body_attack.slow_turns ARGUMENTS    # as python -m fastovms ARGUMENTS
 
-A call that holds the GIL is seen when it ends: then the loop's thread still stands behind it.
+A call that holds the GIL is recorded when it returns: the event loop's thread is still in it then.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ import uvloop
 from fastovms.cli.main import main
 
 REPORT: Final = "SLOW_TURNS_REPORT"
-"""The environment variable that names the file."""
+"""The environment variable with the path of the report."""
 
 SLOW: Final = 0.03
-"""Seconds without a turn's end from which a look is taken."""
+"""The seconds after which an iteration of the event loop is recorded."""
 
 _BEAT: Final = 0.005
 _MAX_REPORT: Final = 200_000
 
 
 class SlowTurns:
-    """Watches the loop of the main thread from another one."""
+    """Watches the main thread's event loop from another thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, report: Path) -> None:
         self._loop = loop

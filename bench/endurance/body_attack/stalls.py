@@ -1,9 +1,9 @@
-"""`stalls`: bodies that try to keep the event loop busy, and what others notice of them.
+"""`stalls`: sends bodies that may block the event loop, and measures the effect on other clients.
 
-While each kind of body is sent, several at once, another process asks `/ping` every 20 ms, a
-canary streams, and so does one whose bodies have 70 KB and are thus decoded in a thread, too. The
-longest answer of `/ping` bounds the longest pass of the loop from above; the server's own metric
-tells it from within.
+While several bodies of one kind are sent at once, another process requests `/ping` every 20 ms and
+two canaries stream; the bodies of one canary have 70 KB and are therefore decoded in a thread. The
+longest latency of `/ping` is an upper bound of the longest iteration of the event loop, which the
+server's own metric also measures.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from bench.figures.command import Command
 from bench.figures.figure import Figure
 
 PROBER_START: Final = 1.0
-"""Seconds for the prober to come up."""
+"""The seconds that the prober has to start."""
 TIMEOUT: Final = 120.0
 PADDING: Final = 70_000
 LONGEST_FIRST: Final = 2.0
-"""Seconds that a body of 70 KB may wait for its first token."""
+"""The longest allowed time to the first token of a request with a body of 70 KB, in seconds."""
 HOST: Final = "127.0.0.1"
 _MIB: Final = 1024 * 1024
 _TRACED: Final = ("-m", "bench.endurance.body_attack.slow_turns", "serve")
@@ -40,7 +40,7 @@ COMPLETIONS, CHAT, RESPONSES = "/v1/completions", "/v1/chat/completions", "/v1/r
 
 
 def _listed(field: str, element: bytes, count: int, *, rest: str = "") -> bytes:
-    """A body with a list of many equal elements."""
+    """Returns a body with a list of many equal elements."""
     return b'{"%b":[%b]%b}' % (field.encode(), b",".join([element] * count), rest.encode())
 
 
@@ -54,7 +54,7 @@ def _members(field: str, count: int) -> bytes:
 
 
 def chat_with_images(data: bytes, count: int = 1) -> bytes:
-    """Returns the body of a chat that has the same image several times."""
+    """Returns the body of a chat that contains the same image several times."""
     url = b"data:image/png;base64," + base64.b64encode(data)
     part = b'{"type":"image_url","image_url":{"url":"%b"}}' % url
     parts = b",".join([part] * count)
@@ -103,7 +103,7 @@ KINDS: Mapping[str, tuple[str, Callable[[int], bytes]]] = {
 
 
 async def _post(port: int, path: str, body: bytes) -> float:
-    """Sends a body and reads the answer to its end. Returns the seconds from the body's end on."""
+    """Sends a body and reads the whole answer. Returns the seconds from the end of the body."""
     async with asyncio.timeout(TIMEOUT):
         reader, writer = await asyncio.open_connection(HOST, port)
         try:
@@ -123,7 +123,7 @@ async def _post(port: int, path: str, body: bytes) -> float:
 
 
 async def post_all(port: int, path: str, body: bytes, *, at_once: int, rounds: int) -> float:
-    """Returns the seconds of the longest answer."""
+    """Returns the longest latency in seconds."""
     longest = 0.0
     for _ in range(rounds):
         answers = [_post(port, path, body) for _ in range(at_once)]
@@ -132,7 +132,7 @@ async def post_all(port: int, path: str, body: bytes, *, at_once: int, rounds: i
 
 
 def _attack(server: ServerUnderTest, name: str, options: argparse.Namespace) -> tuple[float, float]:
-    """Returns the longest answer of `/ping`, and that of the bodies."""
+    """Returns the longest latency of `/ping` and that of the bodies."""
     path, make = KINDS[name]
     body = make(options.size * _MIB)
     with probing(HOST, server.port, ["/ping"]) as latencies:

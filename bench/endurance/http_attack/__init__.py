@@ -1,1 +1,1 @@
-"""Hostile HTTP: mutated messages, and clients that leave at every stage."""
+"""Hostile HTTP: mutated messages, and clients that disconnect at every stage."""

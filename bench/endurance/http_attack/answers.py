@@ -1,4 +1,4 @@
-"""Splits what a server sends into answers, and finds every fault in their framing."""
+"""Splits the bytes that a server sends into responses, and finds every framing error."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _CHUNK: Final = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
 
 
 class MalformedAnswer(Exception):
-    """What the server sent is not HTTP as RFC 9112 has it."""
+    """The bytes violate RFC 9112."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One whole final response, without its framing."""
+    """A final response without its framing."""
 
     status: int
     head: bytes
@@ -33,16 +33,16 @@ class Answer:
 
     @property
     def is_last(self) -> bool:
-        """Whether the server says that it closes the connection."""
+        """Returns whether the response announces the end of the connection."""
         return _CLOSE.search(self.head) is not None
 
 
 class AnswerReader:
-    """Reads the bytes of one connection, in whatever pieces they come.
+    """Reads the bytes of one connection in pieces of any size.
 
     Attributes:
-        answers: the whole final responses so far; interim ones are read and dropped.
-        has_begun: whether part of another one has come.
+        answers: the complete final responses; interim responses are dropped.
+        has_begun: whether a part of another response was read.
     """
 
     def __init__(self, *, is_head: bool = False) -> None:
@@ -61,7 +61,7 @@ class AnswerReader:
         return bool(self._rest or self._head)
 
     def feed(self, data: bytes) -> None:
-        """Reads on. Raises MalformedAnswer."""
+        """Reads further bytes. Raises MalformedAnswer."""
         self._rest += data
         while self._rest:
             if not self._head:
@@ -77,7 +77,7 @@ class AnswerReader:
                 return
 
     def end(self) -> None:
-        """The server has closed. Raises MalformedAnswer: in the middle of an answer."""
+        """Handles the end of the connection. Raises MalformedAnswer if a response is incomplete."""
         if self._to_the_end:
             self._complete()
         elif self.has_begun:

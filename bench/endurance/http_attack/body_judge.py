@@ -1,5 +1,4 @@
-"""Judges the body of an answer, be it JSON, a stream of server-sent events or lines of JSON:
-whether a client can read it."""
+"""Checks that a client can read the body of a response: JSON, server-sent events or JSON lines."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ _EVENT_STREAM: Final = re.compile(rb"\r\ncontent-type: text/event-stream", re.IG
 _LINES: Final = re.compile(rb"\r\ncontent-type: application/x-ndjson", re.IGNORECASE)
 _JSON: Final = re.compile(rb"\r\ncontent-type: application/json", re.IGNORECASE)
 _TOO_LONG: Final = "This model's maximum context length"
-"""OpenAI's words, which name no field."""
+"""OpenAI's error messages that name no field."""
 
 _STEP: Final = re.compile(r"[\w-]+")
 
 
 def judge_body(path: str, answer: Answer) -> str:
-    """Returns what is wrong with an answer of an API endpoint, or nothing."""
+    """Returns the fault of a response of an API endpoint, or None."""
     if answer.status >= 500 and answer.status != 503:
         return f"status {answer.status}: {answer.body[:300]!r}"
     if _EVENT_STREAM.search(answer.head):
@@ -41,7 +40,8 @@ def judge_body(path: str, answer: Answer) -> str:
 
 
 def _judge_error(path: str, value: Any, status: int) -> str:
-    """In the form of the path's dialect; and the message says which field is meant."""
+    """Checks that an error has the format of the path's dialect and that its message names the
+    field."""
     if not isinstance(value, dict):
         return f"an error that is no object: {value!r}"
     error: Any = value.get("error")
@@ -89,7 +89,7 @@ _IS_ERROR: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
 
 
 def _judge_lines(answer: Answer) -> str:
-    """Ollama's streams end with a line that says so: of an answer, of a pull or of an error."""
+    """Checks the last line of an Ollama stream: the end of an answer or of a pull, or an error."""
     try:
         *_, last = [orjson.loads(line) for line in answer.body.splitlines()]
     except ValueError as error:

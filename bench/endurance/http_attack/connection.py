@@ -1,4 +1,4 @@
-"""A connection of an attacking client: writes whatever it is given and reads answers."""
+"""A connection of an attacking client, which writes arbitrary bytes and reads responses."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ _GRACE: Final = 0.01
 
 
 class AttackConnection(asyncio.Protocol):
-    """
+    """A connection of an attacking client.
+
     Attributes:
-        reader: what has come so far.
-        closed: the server, or the network, has ended the connection.
-        fault: what was wrong with the framing of the answers, if anything was.
-        num_bytes: received.
+        reader: the received bytes.
+        closed: whether the server or the network has ended the connection.
+        fault: the framing error of the responses, or None.
+        num_bytes: the number of received bytes.
     """
 
     def __init__(self) -> None:
@@ -70,12 +71,12 @@ class AttackConnection(asyncio.Protocol):
     # The attacker's side
 
     def write(self, data: bytes) -> None:
-        """Sends bytes, unless the server has closed."""
+        """Writes bytes unless the server has closed the connection."""
         if self._transport is not None and not self.is_closing:
             self._transport.write(data)
 
     def finish(self) -> None:
-        """Sends FIN: there will be no more requests."""
+        """Sends FIN after the last request."""
         if self._transport is not None and not self.is_closing:
             self._transport.write_eof()
 
@@ -84,10 +85,8 @@ class AttackConnection(asyncio.Protocol):
             self._transport.abort()
 
     async def wait(self, num_answers: int, seconds: float) -> bool:
-        """Waits for so many answers in all, or for the end of the connection.
-
-        Returns: whether one of them came in time.
-        """
+        """Waits for the given total number of responses, or for the end of the connection. Returns
+        whether a response was received in time."""
         if self._is_over(num_answers):
             return True
         self._wanted = num_answers
@@ -102,11 +101,8 @@ class AttackConnection(asyncio.Protocol):
         return self._is_over(num_answers)
 
     async def first_answer(self, seconds: float) -> Answer | str:
-        """Waits for the answer to a request that is alone on the connection, which is aborted where
-        no other request may follow.
-
-        Returns: the answer, or what was wrong with it.
-        """
+        """Waits for the response to the only request of the connection, and aborts the connection
+        if no other request may follow. Returns the response or its fault."""
         in_time = await self.wait(1, seconds)
         if self.fault is not None:
             return str(self.fault)
@@ -119,14 +115,15 @@ class AttackConnection(asyncio.Protocol):
         return answer
 
     async def wait_until_closed(self, seconds: float) -> None:
-        """Waits for the end of the connection, for some time."""
+        """Waits for the end of the connection, for a limited time."""
         await self.wait(_NEVER, seconds)
 
     def _is_over(self, num_answers: int) -> bool:
         return self.closed or self.fault is not None or len(self.reader.answers) >= num_answers
 
     def _expire(self) -> None:
-        """If this process got no time itself, what has come meanwhile is yet to be read."""
+        """Ends the waiting after a last pass of the event loop, which reads what was received while
+        this process was not running."""
         self._timer = self._loop.call_later(_GRACE, self._wake)
 
     def _wake(self) -> None:

@@ -1,5 +1,5 @@
-"""What one connection of the `bytes` test sends, and what must come back. Pure: a seed and an index
-decide everything."""
+"""Builds the messages that each connection of the `bytes` test sends, and the responses that are
+expected. A seed and an index determine both."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from bench.endurance.http_attack.mutations import mutate, splice, split
 
 CASES: Final = Path(__file__).parents[3] / "tests" / "http" / "http_cases.json"
 MARK: Final = b"smuggled"
-"""In the path of requests that nobody may answer."""
+"""A mark in the path of requests that must never be answered."""
 
 REFUSALS: Final = (400, 501)
 _MAX_SEED: Final = 8 * 1024
@@ -23,13 +23,14 @@ _MAX_SEED: Final = 8 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """
+    """The messages of one connection.
+
     Attributes:
-        messages: each in the pieces in which it is written; the next one is sent when the one
-            before it was answered, or when nothing has come for a while.
-        statuses: what the first answers must have, one set for each of them.
-        is_exact: there are no further answers, and none has the mark in it.
-        must_close: the server must close after them.
+        messages: each is a list of pieces, which are written separately. The next message is sent
+            after the response to the one before, or after a pause without a response.
+        statuses: the allowed statuses of the first responses, a set for each.
+        is_exact: whether there must be no further responses and none with the mark.
+        must_close: whether the server must close the connection after them.
     """
 
     messages: Sequence[Sequence[bytes]]
@@ -110,12 +111,13 @@ _AMBIGUOUS: Final = (
     *("Transfer-Encoding: gzip|Transfer-Encoding: chunked", "Transfer-Encoding: cow"),
     *("Transfer-Encoding: chunked|Transfer-Encoding: identity", "X\x00: y", "X: a\x00b"),
 )
-"""Fields behind which two servers may see two different bodies. `|` stands for a line's end."""
+"""Header fields after which two servers may disagree about the body. `|` stands for the end of a
+line."""
 
 
 def load_seeds(path: Path = CASES) -> list[bytes]:
-    """Returns the messages that are mutated: the sample cases and the valid requests. Those of HEAD
-    are left out, whose answers cannot be told from others where the request is unknown."""
+    """Returns the messages to mutate: the sample cases and the valid requests. HEAD requests are
+    omitted, because their responses cannot be framed without the request."""
     seeds = [data for data, _ in _VALID] * 2 + [data for data, _ in _GENERATING]
     for case in json.loads(path.read_text())["cases"]:
         data = _bytes_of(case)
@@ -135,7 +137,7 @@ def _bytes_of(case: dict[str, Any]) -> bytes:
 
 
 class Sessions:
-    """Makes the session of an index."""
+    """Builds the session for an index."""
 
     def __init__(self, seed: int, seeds: Sequence[bytes]) -> None:
         self._seed = seed
@@ -151,7 +153,8 @@ class Sessions:
         return rng.choice(kinds)(rng)
 
     def _mutated(self, rng: Random) -> Session:
-        """Several on one connection: what is left of one stands before the next."""
+        """Returns several mutated messages for one connection, where the rest of one precedes the
+        next."""
         messages = [split(self._mutant(rng), rng) for _ in range(rng.randrange(1, 13))]
         return Session([pieces for pieces in messages if pieces])
 
@@ -170,7 +173,8 @@ class Sessions:
         return Session([split(data + self._mutant(rng), rng)], statuses)
 
     def _ambiguous(self, rng: Random) -> Session:
-        """A request with two readings, in one of which another request is hidden in its body."""
+        """Returns a request with two interpretations, one of which hides another request in its
+        body."""
         fields = rng.choice(_AMBIGUOUS).split("|")
         if rng.random() < 0.3:
             fields = [field if ":" not in field else _recased(field, rng) for field in fields]

@@ -1,4 +1,4 @@
-"""Clients that leave a server at every stage of their requests, each in one of several ways."""
+"""Clients that disconnect from a server at every stage of a request, in several ways."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.endurance.server import MODEL
 
 HOST: Final = "127.0.0.1"
 PATIENCE: Final = 60.0
-"""Seconds after which a client counts as stuck."""
+"""The seconds after which a client counts as stuck."""
 
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _SMALL_BUFFER: Final = 4096
@@ -26,11 +26,11 @@ _END_OF_EVENT: Final = b"\n\n"
 
 
 class Leaver:
-    """One client: a connection and what has come over it.
+    """A client: a connection and the bytes that it has received.
 
     Args:
-        context: of TLS; None = there is none.
-        statuses: counts the answers' statuses.
+        context: the TLS context; None = plain HTTP.
+        statuses: counts the responses by status.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Leaver:
         self._writer: asyncio.StreamWriter | None = None
 
     async def connect(self, *, receive_buffer: int | None = None, is_safe: bool = True) -> None:
-        """Connects. `is_safe` = with a TLS handshake, where the server wants one."""
+        """Connects. `is_safe` says whether to make a TLS handshake if the server requires one."""
         sock = self._sock = socket.socket()
         sock.setblocking(False)
         if receive_buffer is not None:
@@ -72,7 +72,7 @@ class Leaver:
         self._writer.write(data)
 
     async def drip(self, data: bytes) -> None:
-        """Sends byte by byte."""
+        """Sends the data byte by byte."""
         for i in range(len(data)):
             self.send(data[i : i + 1])
             await asyncio.sleep(_DRIP_PAUSE)
@@ -81,7 +81,8 @@ class Leaver:
         await asyncio.sleep(self.rng.uniform(0, longest))
 
     async def read_events(self, count: int) -> None:
-        """Reads the head of an answer, and so many events unless the answer ends before."""
+        """Reads the head of a response and the given number of events, or fewer if the response
+        ends."""
         head = await self._reader.readuntil(b"\r\n\r\n")
         status = int(head.split(b" ", 2)[1])
         self._statuses[status] += 1
@@ -112,7 +113,7 @@ Stage = Callable[[Leaver], Awaitable[None]]
 
 
 def _post(path: str, *, fields: str = "", **members: object) -> tuple[bytes, bytes]:
-    """Head and body of a request."""
+    """Returns the head and the body of a request."""
     body = json.dumps({"model": MODEL, **members}).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     if "Transfer-Encoding" not in fields:
@@ -239,7 +240,7 @@ STAGES: Final[tuple[Stage, ...]] = (
 
 
 def client_hello() -> bytes:
-    """The first flight of a TLS client."""
+    """Returns the first bytes of a TLS client."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     connection = ssl.create_default_context().wrap_bio(
         incoming, outgoing, server_hostname="localhost"
@@ -287,10 +288,11 @@ TLS_STAGES: Final[tuple[Stage, ...]] = (
 
 
 async def visit(leaver: Leaver, stage: Stage, way: str, until: float | None) -> bool:
-    """Comes and goes. Returns False if the client was stuck.
+    """Connects, runs one stage and disconnects. Returns False if the client was stuck.
 
     Args:
-        until: the loop time at which it leaves, wherever it is then; None = when its stage is over.
+        until: the time of the loop at which the client disconnects at any stage; None = at the end
+            of its stage.
     """
     try:
         async with asyncio.timeout(PATIENCE):

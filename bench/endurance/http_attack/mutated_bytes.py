@@ -1,4 +1,4 @@
-"""`bytes`: mutated HTTP messages over many connections at once."""
+"""`bytes`: sends mutated HTTP messages over many connections at once."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from bench.figures.figure import Figure
 
 _HOST: Final = "127.0.0.1"
 _DEADLINE: Final = 5.0
-"""Seconds within which what must be answered is, and a connection closes behind its client."""
+"""The seconds within which a response is expected, and within which the server closes a connection
+after its client."""
 
 _QUIET: Final = 0.02
-"""Seconds after which a mutated message counts as one for whose rest the server waits."""
+"""The seconds after which the server counts as waiting for the rest of a mutated message."""
 
 _REFUSALS_WITH_5XX: Final = (501, 503, 505)
 
 
 def run(options: argparse.Namespace) -> Sequence[Figure]:
-    """Sends the messages, and returns what became of the server."""
+    """Sends the messages and returns the figures."""
     with server_under_test("--cache-size", "0.1") as server:
         with canary(server.url, MODEL) as sightings:
             attack = _Attack(server, options)
@@ -78,7 +79,7 @@ class _Attack:
             self._tally.fail(index, fault, b"".join(map(b"".join, session.messages)))
 
     async def _converse(self, connection: AttackConnection, session: Session) -> str:
-        """Returns what was wrong, or nothing."""
+        """Returns the fault of a session, or None."""
         start = time.perf_counter()
         for pieces in session.messages:
             if connection.closed:
@@ -132,7 +133,7 @@ class _Attack:
 
 
 def judge(session: Session, connection: AttackConnection) -> str:
-    """Returns what is wrong with what came back, or nothing."""
+    """Returns the fault of the responses, or None."""
     if connection.fault is not None:
         return str(connection.fault)
     answers = connection.answers

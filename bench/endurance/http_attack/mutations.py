@@ -1,4 +1,4 @@
-"""Changes bytes at random, the way that fuzzers do. Pure: the generator decides everything."""
+"""Mutates bytes as fuzzers do. The generator determines every choice."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOKENS: Final = (
     *(b"Upgrade: h2c\r\n", b"Content-Type: text/plain\r\n", b"Content-Encoding: gzip\r\n"),
     *(b"Origin: null\r\n", b"Authorization: Bearer \xff\r\n", b"X-Request-Id: a\x1b[0m\r\n"),
 )
-"""What means something to a parser of HTTP."""
+"""Tokens that have a meaning for an HTTP parser."""
 
 NUMBERS: Final = (
     *(b"0", b"-1", b"1", b"00", b"+5", b"5 ", b"0x10", b"1e3", b"1_0", b"\xd9\xa5", b"65535"),
@@ -72,7 +72,7 @@ def _insert_token(data: bytes, rng: Random) -> bytes:
 
 
 def _insert_at_line(data: bytes, rng: Random) -> bytes:
-    """Inserts a token where a line begins."""
+    """Inserts a token at the beginning of a line."""
     lines = data.split(b"\r\n")
     place = rng.randrange(len(lines))
     return b"\r\n".join([*lines[:place], rng.choice(TOKENS) + lines[place], *lines[place + 1 :]])
@@ -100,7 +100,7 @@ def _repeat_line(data: bytes, rng: Random) -> bytes:
 
 
 def _set_number(data: bytes, rng: Random) -> bytes:
-    """Replaces a run of digits with a number at an edge."""
+    """Replaces a run of digits with a boundary value."""
     places = [place for place, byte in enumerate(data[:2000]) if 48 <= byte <= 57]
     if not places:
         return _insert_token(data, rng)
@@ -123,7 +123,7 @@ MUTATIONS: Final[Sequence[Mutation]] = (
 
 
 def mutate(data: bytes, rng: Random) -> bytes:
-    """Applies one to four mutations. What comes out has at most 64 KiB."""
+    """Applies one to four mutations. The result has at most 64 KiB."""
     for _ in range(rng.choice((1, 1, 1, 2, 2, 3, 4))):
         if not data:
             break
@@ -137,7 +137,7 @@ def splice(one: bytes, other: bytes, rng: Random) -> bytes:
 
 
 def split(data: bytes, rng: Random) -> list[bytes]:
-    """Cuts bytes into one to five pieces."""
+    """Splits bytes into one to five pieces."""
     places = sorted(rng.randrange(len(data) + 1) for _ in range(rng.choice((0, 0, 1, 1, 2, 4))))
     edges = [0, *places, len(data)]
     pieces = [data[start:end] for start, end in pairwise(edges)]

@@ -1,8 +1,9 @@
-"""`storm`: waves of clients that leave at every stage of their requests, over HTTP and over TLS.
+"""`storm`: waves of clients that disconnect at every stage of their requests, over HTTP and TLS.
 
-They leave by FIN, by RST and by closing one side, among them slow readers, clients that drip their
-request, and some that leave a TLS handshake half done. Behind each wave all books must be at zero
-soon. At the end come clients that do not leave: the server must close their connections in time.
+They disconnect by FIN, by RST or by closing one direction. Some read slowly, some send their
+request byte by byte, and some abort a TLS handshake. After each wave, the server's counts of
+connections, requests and blocks must soon be zero. At the end, clients send an incomplete request
+and stay: the server must close their connections in time.
 """
 
 from __future__ import annotations
@@ -37,18 +38,18 @@ from bench.figures.command import Command
 from bench.figures.figure import Figure
 
 BACKGROUND: Final = {"responses in the background": math.inf}
-"""They go on without their clients."""
+"""Requests that continue without their clients."""
 CANARY: Final = {**BACKGROUND, "requests": 1, "connections": 1, "bytes of bodies": 1000}
-"""What the canary may take of the books at any time, besides."""
+"""The amounts that the canary itself may use."""
 
 CLOSING_TIME: Final = 2.0
-"""Seconds in which the books must be at zero."""
+"""The seconds within which the counts must be zero."""
 GIVE_UP: Final = 30.0
 PAUSE: Final = 0.02
 LENGTHS: Final = (0.2, 3.0)
-"""Seconds of a wave that all clients leave at once."""
+"""The seconds after which all clients of a wave disconnect at once."""
 STAYING: Final = 200
-"""Clients that do not leave."""
+"""The number of clients that stay."""
 HEAD_TIMEOUT: Final = 5.0
 HANDSHAKE_TIMEOUT: Final = 10.0
 CREDENTIALS: Final = Path(__file__).parents[3] / "tests" / "http" / "tls"
@@ -59,9 +60,9 @@ class _Storm:
     """Waves of clients against one server.
 
     Attributes:
-        num_clients, num_stuck: those that came, and those that could not leave.
-        statuses: of the answers that clients have read.
-        closing_times: seconds behind each wave until the books were at zero.
+        num_clients, num_stuck: the clients that connected, and those that could not disconnect.
+        statuses: the statuses of the responses that clients have read.
+        closing_times: after each wave, the seconds until the counts were zero.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class _Storm:
         self.closing_times: list[float] = []
 
     def run(self, num_clients: int, wave: int, *, besides: Mapping[str, float]) -> None:
-        """`besides` = what others may take of the books."""
+        """Runs the waves. `besides` has the amounts that other clients may use."""
         while num_clients > 0:
             asyncio.run(self._wave(min(wave, num_clients)))
             num_clients -= wave
@@ -90,7 +91,7 @@ class _Storm:
             self._server.check_alive()
 
     async def _wave(self, size: int) -> None:
-        """Every other wave ends for all clients at once."""
+        """Runs a wave. In every other wave, all clients disconnect at the same time."""
         rng, port = self._rng, self._server.port
         until = None
         self._num_waves += 1
@@ -106,7 +107,8 @@ class _Storm:
 
 
 def books(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Returns what must come back to zero. The question for the metrics takes a connection."""
+    """Returns the counts that must return to zero. The request for the metrics uses a connection
+    itself."""
     requests = metrics["num_requests_running"] + metrics["num_requests_waiting"]
     background = metrics["background_responses"]
     return {
@@ -119,8 +121,8 @@ def books(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def seconds_to_zero(server: ServerUnderTest, besides: Mapping[str, float]) -> float:
-    """Returns how long it took until the books showed no more than others may take; infinity if
-    that was too long."""
+    """Returns the seconds until the counts were at most those of other clients; infinity after the
+    limit."""
     start = time.monotonic()
     while True:
         held = books(server.metrics())
@@ -135,8 +137,8 @@ def seconds_to_zero(server: ServerUnderTest, besides: Mapping[str, float]) -> fl
 
 
 def seconds_to_closed(server: ServerUnderTest, beginning: bytes) -> float:
-    """Connects clients that send a beginning and stay. Returns how long it took until the server
-    had closed all of them; infinity if that was too long."""
+    """Connects clients that send an incomplete request and stay. Returns the seconds until the
+    server has closed all of them; infinity after the limit."""
     with ExitStack() as stack:
         start = time.monotonic()
         clients = []
@@ -157,7 +159,7 @@ def seconds_to_closed(server: ServerUnderTest, beginning: bytes) -> float:
 
 
 def count_tracebacks(server: ServerUnderTest) -> int:
-    """Returns how many are in its log, and shows the last one."""
+    """Returns the number of tracebacks in the log, and prints the last one."""
     num_tracebacks = server.log.read_text(errors="replace").count("Traceback")
     if num_tracebacks:
         print(server.tail)

@@ -1,1 +1,2 @@
-"""Load that no request may be lost of: long, across restarts, and beside busy neighbours."""
+"""Load of which no request may be lost: for a long time, across restarts, and beside busy
+processes."""

@@ -1,9 +1,9 @@
-"""Replaces itself by a server that gets a listening socket as systemd hands it over.
+"""Replaces itself with a server that gets a listening socket as systemd passes it.
 
     python -m bench.endurance.load.activated FD FLAG...
 
-The socket at the descriptor FD is opened and kept by somebody else, as by systemd, so that it
-outlives the server. Where systemd-socket-activate is installed, it starts the server.
+Another process opens the socket at the descriptor FD and keeps it open, as systemd does, so that it
+outlives the server. If systemd-socket-activate is installed, it starts the server.
 """
 
 from __future__ import annotations

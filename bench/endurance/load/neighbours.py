@@ -1,9 +1,8 @@
-"""`neighbours`: what busy processes of another service beside the server do to its answers.
+"""`neighbours`: measures the effect of another service's busy processes on the server.
 
-wrk asks in turn: alone, and beside as many processes as there are cores, each of which keeps one
-busy. Half of the machine is left then to the server and wrk together, so that twice the time is to
-be expected. What the threads of a step lose by waiting for each other shows in the processor time
-of an answer, which should stay what it was.
+wrk sends requests alone, and in turn beside one busy process for each core. The server and wrk then
+share half of the machine, so that latencies are expected to double. Time that the threads of a step
+lose by waiting for each other increases the processor time of an answer, which should not change.
 """
 
 from __future__ import annotations
@@ -42,11 +41,11 @@ while os.getppid() == parent:
 
 @dataclass(slots=True)
 class Measured:
-    """What was measured in one kind of rounds: alone, or beside neighbours.
+    """The measurements of one kind of rounds: alone, or beside busy processes.
 
     Attributes:
-        cpu: milliseconds of processor time that the server took for an answer, by round.
-        sightings: of a client that streams at the same time, by round.
+        cpu: the processor time of the server for each answer in milliseconds, by round.
+        sightings: the measurements of a client that streams at the same time, by round.
     """
 
     outcomes: list[WrkOutcome] = field(default_factory=list)
@@ -57,8 +56,8 @@ class Measured:
 
 @contextmanager
 def busy_neighbours(count: int) -> Iterator[None]:
-    """Keeps so many cores busy. The processes are one session, which the kernel's scheduler treats
-    as it does another service."""
+    """Keeps the given number of cores busy. The processes form one session, so that the kernel's
+    scheduler treats them as another service."""
     if not count:
         yield
         return

@@ -1,7 +1,8 @@
-"""Many tasks that ask through openai clients, with pauses that keep some connections of the pool
-idle, until the standard input ends. Prints one line when the first answer has come, and at the end
-another, which is the outcome as JSON. The clients do not retry, so that nothing which goes wrong
-is hidden.
+"""Sends requests through openai clients in many tasks until standard input is closed. Pauses
+between requests leave some connections of the pool idle.
+
+Prints one line after the first answer, and at the end the outcome as JSON. The clients do not
+retry, so that every failure is counted.
 """
 
 from __future__ import annotations
@@ -23,23 +24,23 @@ CLIENTS: Final = 4
 TASKS_OF_A_CLIENT: Final = 8
 TIMEOUT: Final = 120.0
 PROMPT: Final = "Once upon a time"
-"""Each task has its own variant of it, so that a balancer tells them apart."""
+"""The prompt. Each task sends a variant of it, so that a balancer can distinguish them."""
 MAX_TOKENS: Final = 4
 SHARE_OF_STREAMS: Final = 0.3
 
 PAUSES: Final = ((0.8, 0.05), (0.98, 1.0), (1.0, 8.0))
-"""The longest pause in seconds by cumulative probability. The client itself drops a connection that
-was idle for five seconds."""
+"""The upper ends of the pauses in seconds by cumulative probability. The client itself closes
+connections that were idle for five seconds."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the requests.
+    """The outcome of the requests.
 
     Attributes:
-        num_answers: whole answers.
-        longest: seconds for one of them at most.
-        failures: what the other requests ended with.
+        num_answers: complete answers.
+        longest: the longest latency in seconds.
+        failures: the errors of the other requests.
     """
 
     num_answers: int = 0
@@ -49,8 +50,8 @@ class Outcome:
 
 @contextmanager
 def openai_load(url: str, model: str, seed: int) -> Iterator[Outcome]:
-    """Asks for as long as the block runs, which begins when the first answer has come; the outcome
-    is filled in at its end."""
+    """Sends requests until the end of the block, which begins after the first answer. The outcome
+    is filled in at the end."""
     outcome = Outcome()
     command = [sys.executable, "-m", "bench.endurance.load.openai_load", url, model, str(seed)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

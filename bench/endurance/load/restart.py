@@ -1,8 +1,7 @@
-"""`restart`: a server that is told to reload, and one that is replaced by another, under load.
+"""`restart`: reloads and restarts a server under load. No request may be lost or refused.
 
-The listening socket is kept open between two processes, as systemd keeps that of a socket unit.
-wrk keeps 64 connections busy all the time; openai clients, which do not retry, ask with pauses.
-No request may be lost or refused.
+The listening socket stays open between two processes, as with a systemd socket unit. wrk keeps 64
+connections busy; openai clients, which do not retry, send requests with pauses.
 """
 
 from __future__ import annotations
@@ -29,16 +28,16 @@ from fastovms.config import HttpConfig
 
 BACKLOG: Final = 4096
 RELOADS: Final = 3
-"""SIGHUPs between two restarts."""
+"""The number of SIGHUPs between two restarts."""
 DRAIN_TIMEOUT: Final = HttpConfig().drain_timeout
 SHOWN_FAILURES: Final = 5
 
 
 class _Restarts:
-    """Restarts a server again and again, at random moments.
+    """Restarts a server repeatedly at random moments.
 
     Attributes:
-        stop_seconds: from each SIGTERM to the end of the process.
+        stop_seconds: the seconds from each SIGTERM to the end of the process.
     """
 
     def __init__(self, server: ServerUnderTest, rng: random.Random, serving: float) -> None:
@@ -48,7 +47,7 @@ class _Restarts:
         self.stop_seconds: list[float] = []
 
     def run(self, count: int) -> None:
-        """Raises SystemExit: a process ended otherwise than with exit code 0."""
+        """Runs the restarts. Raises SystemExit if a process exits with another status than 0."""
         for _ in range(count):
             for _ in range(RELOADS):
                 self._serve()

@@ -1,4 +1,4 @@
-"""`soak`: half a day's requests, closer together, and what they leave behind."""
+"""`soak`: sends the requests of half a day in less time, and measures what they leave behind."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _HOST: Final = "127.0.0.1"
 _PATIENCE: Final = 60.0
 _LEAVES_AFTER: Final = 0.05
 _WARM_UP: Final = 0.1
-"""Share of the time that does not count for slopes."""
+"""The share of the time at the beginning that slopes ignore."""
 
 _ID: Final = pattern(rb'"id":"(resp_?[\w-]+)"')
 _NUM_IDS: Final = 200
 
 
 class Sample(NamedTuple):
-    """What the process takes at a moment, in hours of the day that is simulated, and the latencies
-    (in seconds) of the requests that were answered since the sample before."""
+    """The resources of the process at a time, in hours of the simulated day, and the latencies in
+    seconds of the requests since the sample before."""
 
     hour: float
     memory: float
@@ -49,7 +49,7 @@ class Sample(NamedTuple):
 
 @dataclass(slots=True)
 class Soak:
-    """One run against a server."""
+    """A run against one server."""
 
     server: ServerUnderTest
     options: argparse.Namespace
@@ -62,7 +62,7 @@ class Soak:
     _is_over: bool = False
 
     async def run(self) -> None:
-        """Sends every request at its moment, or as soon after it as a client is free."""
+        """Sends every request at its time, or as soon as a client is free after it."""
         mix = SoakMix(self.options.seed)
         arrivals = mix.arrivals(self.options.hours)
         loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class Soak:
             connection.abort()
 
     async def _begin(self) -> None:
-        """Makes a response that others can build on."""
+        """Creates a response to which later requests refer."""
         body = {"model": "demo_model", "input": "Hello", "max_output_tokens": 4}
         await self._ask(-1, SoakRequest("response", "/v1/responses", body))
 
@@ -195,14 +195,14 @@ def _figures(soak: Soak) -> list[Figure]:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Returns by how much the second number grows while the first grows by one, on the whole."""
+    """Returns the slope of a linear fit."""
     if len(points) < 2:
         return float("nan")
     return linear_regression([x for x, _ in points], [y for _, y in points]).slope
 
 
 def median_of(samples: Sequence[Sample]) -> float:
-    """Returns the median latency of some samples, in seconds; 0 if there was no answer."""
+    """Returns the median latency of some samples in seconds; 0 if there was no answer."""
     latencies = [seconds for sample in samples for seconds in sample.latencies]
     return quantiles(latencies, n=2)[0] if len(latencies) > 1 else sum(latencies)
 

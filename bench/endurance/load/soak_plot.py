@@ -1,4 +1,4 @@
-"""Draws what a soak has measured."""
+"""Plots the measurements of a soak test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def draw(samples: Sequence[Sample], path: Path) -> None:
-    """Writes an SVG file: memory, descriptors, threads and latencies over the hours."""
+    """Writes an SVG file with memory, descriptors, threads and latencies over the hours."""
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "soak"  # the same samples give the same file
     from matplotlib import pyplot

@@ -1,4 +1,4 @@
-"""What clients of an edge box ask for in half a day. Pure: a seed decides everything."""
+"""Generates the requests of an edge box in half a day. A seed determines all of them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ _NEW_SCHEMAS: Final = 0.01
 
 
 class SoakRequest(NamedTuple):
-    """
+    """A request.
+
     Attributes:
-        kind: names it in the figures.
-        path: may have `{id}` in it, for the id of a response that was made before.
-        body: a request with a body is a POST; `{id}` in it is one of those, too.
-        status: of the answer.
-        leaves: the client closes in the middle of its answer.
+        kind: its name in the figures.
+        path: may contain `{id}`, which is replaced with the id of an earlier response.
+        body: a request with a body is a POST; `{id}` in it is replaced as well.
+        status: the expected status of the response.
+        leaves: whether the client disconnects in the middle of the response.
     """
 
     kind: str
@@ -66,7 +67,7 @@ def _prompt(rng: Random) -> str:
 
 
 def _schema(rng: Random) -> dict[str, Any]:
-    """One of a few that applications have in them, or that of a new version of one."""
+    """Returns one of a few fixed schemas, or a new variant of one."""
     number = rng.randrange(10**9) if rng.random() < _NEW_SCHEMAS else rng.randrange(5)
     members = {f"name_{number}": {"type": "string", "maxLength": 10}, "age": {"type": "integer"}}
     return {"type": "object", "properties": members, "required": ["age"]}
@@ -131,14 +132,14 @@ _AN_HOUR: Final = (
     *((_completion, 600), (_chat, 900), (_response, 250), (_stored, 50), (_tokenize, 60)),
     *((_mistake, 30), (_health, 720), (_metrics, 240)),
 )
-"""How many of each kind come in an hour: a request for text every two seconds, a balancer's
-question every five, a Prometheus server's every fifteen."""
+"""The number of requests of each kind per hour: a text every two seconds, a health check every
+five, a scrape every fifteen."""
 
 REQUESTS_AN_HOUR: Final = sum(count for _, count in _AN_HOUR)
 
 
 class SoakMix:
-    """Draws requests, and when they come."""
+    """Draws requests and their times."""
 
     def __init__(self, seed: int) -> None:
         self._rng = Random(seed)
@@ -146,8 +147,8 @@ class SoakMix:
         self._weights = [count for _, count in _AN_HOUR]
 
     def arrivals(self, hours: float) -> Sequence[float]:
-        """Returns when the requests of so many hours come, as shares of them: at random, more by
-        day than by night, and sometimes several at once."""
+        """Returns the times of the requests of the given number of hours, as shares of it: random,
+        more by day than by night, and sometimes several at once."""
         number = round(hours * REQUESTS_AN_HOUR)
         moments: list[float] = []
         while len(moments) < number:

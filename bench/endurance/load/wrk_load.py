@@ -1,4 +1,4 @@
-"""wrk as a load that runs until it is told to end: many connections, all kept, always busy."""
+"""Runs wrk as a load of many busy keep-alive connections until it is stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.common.process import ending_with_us
 
 SCRIPT: Final = Path(__file__).parents[2] / "wrk" / "completions.lua"
 TIMEOUT: Final = 120
-"""Seconds for an answer, a restart in between included."""
+"""The longest latency in seconds, including a restart."""
 _LONGEST = 24 * 3600
 _ANSWERS = re.compile(r"answers: (\d+), refused: (\d+)")
 _LATENCY = re.compile(r"latency: p50 ([\d.]+) ms, p99 ([\d.]+) ms, longest ([\d.]+) ms")
@@ -25,14 +25,14 @@ _SOCKET_ERRORS = re.compile(r"Socket errors: connect (\d+), read (\d+), write (\
 
 @dataclass(slots=True)
 class WrkOutcome:
-    """What wrk has counted.
+    """The results of wrk.
 
     Attributes:
-        num_answers: whole answers with status 200.
-        num_refused: whole answers with another status.
-        num_lost: connections that failed, or ended without an answer.
-        p50, p99, longest: milliseconds for an answer.
-        output: everything that wrk printed.
+        num_answers: complete responses with status 200.
+        num_refused: complete responses with another status.
+        num_lost: connections that failed or ended without a response.
+        p50, p99, longest: latencies in milliseconds.
+        output: the output of wrk.
     """
 
     num_answers: int = 0
@@ -45,7 +45,7 @@ class WrkOutcome:
 
 
 def find_wrk() -> str | None:
-    """Returns the path of the program, or None where it is not installed."""
+    """Returns the path of wrk, or None if it is not installed."""
     return shutil.which("wrk")
 
 
@@ -53,10 +53,10 @@ def find_wrk() -> str | None:
 def wrk_load(
     url: str, model: str, *, connections: int = 64, max_tokens: int = 2
 ) -> Iterator[WrkOutcome]:
-    """Asks for completions for as long as the block runs; the outcome is filled in at its end.
+    """Requests completions until the end of the block, and fills in the outcome then.
 
     Raises:
-        SystemExit: wrk is not installed, or printed something else.
+        SystemExit: wrk is not installed, or its output has another format.
     """
     program = find_wrk()
     if program is None:
@@ -76,7 +76,7 @@ def wrk_load(
 
 
 def read_output(output: str, outcome: WrkOutcome) -> None:
-    """Fills in the outcome. Raises SystemExit: there are no figures in the output."""
+    """Fills in the outcome. Raises SystemExit if the output has no figures."""
     answers, latency = _ANSWERS.search(output), _LATENCY.search(output)
     if answers is None or latency is None:
         raise SystemExit(f"wrk printed no figures:\n{output}")

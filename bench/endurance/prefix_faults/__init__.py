@@ -1,1 +1,1 @@
-"""What faults of the disk and kill -9 do to prompts that are kept there: never a wrong text."""
+"""Disk faults and kill -9 for the prefix cache on disk, which must never change a text."""

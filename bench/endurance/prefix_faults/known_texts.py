@@ -1,4 +1,4 @@
-"""Prompts of which one knows what the model says, and what a server has said instead."""
+"""Prompts with known texts, and the texts that a server has returned for them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from bench.endurance.completions import Completion, Ending, complete_all
 from bench.endurance.server import MODEL, ServerUnderTest
 
 FLAGS: Final = ("--precision", "exact", "--cache-size", "0.1", "--no-tune")
-"""With which a text depends on its prompt alone."""
+"""Parameters with which a text depends on its prompt alone."""
 
 _TOKEN_IDS: Final = (5, 500)
 _NUM_STEMS: Final = 6
 _STEM_TOKENS: Final = 256
 _END_TOKENS: Final = (40, 400)
-"""Tokens of a prompt behind its stem, at least and at most."""
+"""The least and greatest number of tokens of a prompt after its common prefix."""
 _MAX_TOKENS: Final = 12
 _CROWD: Final = 16
-"""Requests at once."""
+"""The number of concurrent requests."""
 
 
 def make_prompts(number: int, random: Random) -> list[tuple[int, ...]]:
-    """Returns prompts some of which begin alike."""
+    """Returns prompts, some of which have a common prefix."""
 
     def tokens(count: int) -> tuple[int, ...]:
         return tuple(random.randint(*_TOKEN_IDS) for _ in range(count))
@@ -36,12 +36,12 @@ def make_prompts(number: int, random: Random) -> list[tuple[int, ...]]:
 
 @dataclass(slots=True)
 class Answers:
-    """What servers have said.
+    """The answers of servers.
 
     Attributes:
-        num_whole: answers that came to their end.
-        num_lost: those that did not, since the server was killed.
-        other_texts, errors: what is wrong, in words.
+        num_whole: complete answers.
+        num_lost: incomplete answers of servers that were killed.
+        other_texts, errors: descriptions of the wrong answers.
     """
 
     num_whole: int = 0
@@ -55,18 +55,18 @@ class Answers:
 
 
 class KnownTexts:
-    """Prompts and their texts, which a server without a cache has computed."""
+    """Prompts with the texts that a server without a prefix cache has generated."""
 
     def __init__(self, texts: Mapping[tuple[int, ...], str]) -> None:
         self._texts = texts
         self.prompts = list(texts)
 
     def ask(self, server: ServerUnderTest, answers: Answers) -> None:
-        """Asks a server for all of them, and takes note of its answers."""
+        """Sends all prompts to a server and records its answers."""
         self.check(zip(self.prompts, _ask(server, self.prompts), strict=True), answers)
 
     def check(self, endings: Iterable[tuple[tuple[int, ...], Ending]], answers: Answers) -> None:
-        """Takes note of how requests have ended."""
+        """Records the outcomes of requests."""
         for prompt, ending in endings:
             if ending.status == 0:
                 answers.num_lost += 1
@@ -83,10 +83,10 @@ def completion(prompt: Sequence[int], *, stream: bool = False) -> Completion:
 
 
 def learn_texts(directory: Path, number: int, random: Random) -> KnownTexts:
-    """Makes prompts, and asks a server that keeps nothing for their texts.
+    """Creates prompts and requests their texts from a server without a prefix cache.
 
     Raises:
-        SystemExit: it does not answer.
+        SystemExit: the server does not answer.
     """
     prompts = make_prompts(number, random)
     flags = (*FLAGS, "--prefix-cache-disk-size", "0", "--no-enable-prefix-caching")

@@ -1,5 +1,6 @@
-"""`prefixes`: the prefix cache on disk is damaged, cut, full, read-only and gone, and its server is
-killed at random moments. Every text must be that of a server without a cache."""
+"""`prefixes`: damages, truncates, fills, write-protects and removes the prefix cache on disk, and
+kills its server at random moments. Every text must equal that of a server without a prefix cache.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +35,14 @@ _DAMAGED_SHARE: Final = 0.01
 _NUM_CLIENTS: Final = 6
 _SHARE_WHILE_STARTING: Final = 0.15
 _MOST_ANSWERS: Final = 24
-"""Answers of a server before it is killed; that comes at any moment after them."""
+"""The number of answers after which a server is killed, at a random moment."""
 _LAST_MOMENTS: Final = 0.3
-"""Seconds from then on, at most."""
+"""The greatest number of seconds until then."""
 _PATIENCE: Final = 300.0
 _START: Final = (0.0, 3.0)
-"""Seconds after which a server that starts is killed, at least and at most."""
+"""The least and greatest number of seconds after which a starting server is killed."""
 _FILE_LIMIT: Final = 16 * 1024
-"""Bytes of a file while there is a quota: less than any block has."""
+"""The limit of a file's size in bytes, which is less than the size of any block."""
 
 
 def _server(directory: Path, blocks: Path) -> ServerUnderTest:
@@ -51,7 +52,7 @@ def _server(directory: Path, blocks: Path) -> ServerUnderTest:
 
 
 def _fill(server: ServerUnderTest, asked: KnownTexts, answers: Answers) -> None:
-    """Has all prompts written by a server that is killed then."""
+    """Has a server write all prompts and kills it."""
     server.start()
     asked.ask(server, answers)
     server.wait_until_prefixes_are_written()
@@ -63,7 +64,7 @@ def _files(blocks: Path) -> list[Path]:
 
 
 def _read(server: ServerUnderTest, asked: KnownTexts, answers: Answers) -> dict[str, float]:
-    """Has a server answer that starts with what is on disk. Returns its metrics."""
+    """Has a server answer that starts with the files on disk. Returns its metrics."""
     server.start()
     asked.ask(server, answers)
     server.wait_until_prefixes_are_written()  # what was damaged is there again
@@ -78,7 +79,7 @@ def _rounds(
     """Damages files of a directory in every round.
 
     Args:
-        damage: does it, and returns to how many.
+        damage: damages files and returns their number.
     """
     answers, blocks = Answers(), directory / "blocks"
     server = _server(directory, blocks)
@@ -137,8 +138,8 @@ def _cut(directory: Path, asked: KnownTexts, options: argparse.Namespace) -> lis
 
 
 def _cut_everywhere(path: Path) -> tuple[int, int]:
-    """Reads a file that loses byte after byte. Returns how often, and how often it was taken for
-    whole."""
+    """Reads a file after each truncation by one byte. Returns the number of truncations, and of
+    those after which the file was considered complete."""
     key, content = bytes(32), np.arange(16384, dtype=np.uint8)
     size = write_block(path, key, content)
     row, num_taken = np.empty_like(content), 0
@@ -266,8 +267,8 @@ def _killed(directory: Path, asked: KnownTexts, options: argparse.Namespace) -> 
 
 
 def _live(server: ServerUnderTest, asked: KnownTexts, answers: Answers, random: Random) -> int:
-    """Asks a server until it is killed, at a random moment. Returns what it had read of its disk
-    shortly before."""
+    """Sends requests to a server until it is killed at a random moment. Returns the number of
+    blocks that it had read from disk."""
     end = answers.num_whole + random.randrange(_MOST_ANSWERS)
     has_enough, is_over = threading.Event(), threading.Event()
     guard = threading.Lock()

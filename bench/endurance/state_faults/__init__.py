@@ -1,1 +1,2 @@
-"""What crashes, power cuts and bad disks do to what the server has promised to keep."""
+"""Crashes, power cuts and faulty disks, after which the server must still have what it has
+acknowledged."""

@@ -1,5 +1,5 @@
-"""kill -9 at random moments, and power cuts at random points, under stored, background and
-conversation load: nothing that was acknowledged may be lost."""
+"""`crash`: kill -9 at random moments, and power cuts at random points, during stored responses,
+background responses and conversations. Nothing that was acknowledged may be lost."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ from fastovms.state.sqlite.database import Database
 
 _NUM_CLIENTS: Final = 12
 _SHARE_WHILE_STARTING: Final = 0.15
-"""Of the kills, those that come before the server is ready."""
+"""The share of the kills that happen before the server is ready."""
 _MAX_LIFE: Final = 100
-"""Operations that are acknowledged before a kill, at most; it comes at any moment after them."""
+"""The greatest number of acknowledged operations before a kill, which happens at a random moment
+after them."""
 _START: Final = (0.0, 3.0)
-"""Seconds after which a server that starts is killed, at least and at most."""
+"""The least and greatest number of seconds after which a starting server is killed."""
 _NUM_OLD: Final = 10
-"""Promises of each client from before the last life that are looked at again after a crash."""
+"""The number of older promises of each client that are checked again after a crash."""
 _COPY_INTERVAL: Final = 10
-"""Kills from one look into the files to the next."""
+"""The number of kills between two checks of the files."""
 
 
 @dataclass(slots=True)
 class CrashResults:
-    """What was found after the crashes.
+    """The results of the crashes.
 
     Attributes:
-        num_kills: lives of the server that ended by SIGKILL.
-        num_acknowledged: operations that the server has answered in full.
-        num_checked: promises that were looked at, some of them after several crashes.
-        num_resumed: responses in the background that a crash has cut off, and that went on.
-        num_interrupted: those that it has ended.
-        longest_start: seconds until a server was ready again.
+        num_kills: servers that ended by SIGKILL.
+        num_acknowledged: operations that the server has answered completely.
+        num_checked: checks of promises; a promise may be checked after several crashes.
+        num_resumed: background responses that continued after a crash.
+        num_interrupted: background responses that a crash has ended.
+        longest_start: the longest time until a server was ready again, in seconds.
         broken: promises that were not kept.
-        refusals: answers that were neither success nor what was asked for.
-        damages: files that contradict themselves.
+        refusals: answers that were neither success nor an expected refusal.
+        damages: inconsistencies in the files.
     """
 
     num_kills: int = 0
@@ -66,10 +67,10 @@ class CrashResults:
 def crash_again_and_again(
     server: ServerUnderTest, num_kills: int, minutes: float, random: Random
 ) -> CrashResults:
-    """Kills a server that runs, starts it again, and looks for what it had acknowledged.
+    """Kills and restarts a server repeatedly, and checks what it had acknowledged.
 
     Args:
-        minutes: after these, it is not killed again.
+        minutes: the time after which the server is not killed again.
     """
     end = time.monotonic() + 60 * minutes
     results = CrashResults()
@@ -139,7 +140,7 @@ def _check(client: StateClient, paths: Sequence[str], results: CrashResults) -> 
 
 
 def _check_copy(directory: Path, results: CrashResults) -> None:
-    """Looks into the files that a crash has left. A copy, since to look is to repair them."""
+    """Checks a copy of the files after a crash, because opening the files repairs them."""
     with tempfile.TemporaryDirectory() as copy:
         for file in directory.glob("state.db*"):
             shutil.copy(file, copy)

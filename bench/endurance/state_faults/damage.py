@@ -1,5 +1,5 @@
-"""Files of the state whose pages a disk has damaged: what is found in them is what was kept, or
-nothing, or an error; and there is always a state that can be used."""
+"""`damage`: reads state files whose pages a disk has damaged. Each stored object must be found
+unchanged, or not at all, or with an error; and the server must always get a usable state."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from fastovms.state.operations import Operations
 from fastovms.state.state_store import StateStore
 
 History = dict[str, list[Kept]]
-"""What each object was, by id; at last, what it must be found as."""
+"""The states of each object by id. The last state is the one that must be found."""
 
 _PAGE: Final = 4096
 _NUM_CLIENTS: Final = 8
 _NUM_STEPS: Final = 40
-"""Of each client, before the damage."""
+"""The number of objects of each client before the damage."""
 
 
 def _one_bit(page: bytearray, random: Random) -> None:
@@ -61,7 +61,7 @@ _DAMAGES: Final[Sequence[Callable[[bytearray, Random], None]]] = (
 
 
 def measure_damage(num_damages: int, random: Random) -> list[Figure]:
-    """Damages one page, or some, of copies of a file, and opens each as a server does."""
+    """Damages one or more pages of copies of a file, and opens each copy as a server does."""
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(dir=MEMORY) as directory:
         closed, crashed = Path(directory, "closed"), Path(directory, "crashed")
@@ -98,8 +98,8 @@ def measure_damage(num_damages: int, random: Random) -> list[Figure]:
 
 
 async def _make(closed: Path, crashed: Path, random: Random) -> History:
-    """Makes a state as it is when its server has ended, and as a crash leaves it, with its log.
-    Returns what each object that is in it was."""
+    """Creates the state of a server that has ended, and of a server that has crashed, with its log.
+    Returns the states of each object."""
     history: History = defaultdict(list)
 
     def note(step: Step) -> None:
@@ -155,7 +155,7 @@ async def _look(directory: Path, history: History) -> Counter[str]:
 
 
 async def _find(store: StateStore, id: str, states: Sequence[Kept]) -> str:
-    """Says in a word what became of an object."""
+    """Returns the outcome of reading an object as a word."""
     try:
         found = await find(store, id)
     except StateFailed:

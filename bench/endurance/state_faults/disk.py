@@ -1,5 +1,5 @@
-"""Disks that are full, read-only, slow, limited or damaged: answers are given all the same, what
-was stored is found, and what can be stored again is."""
+"""`disk`: disks that are full, read-only, slow, limited or damaged. The server must still answer,
+find stored objects, and store new ones as soon as that is possible again."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from bench.figures.figure import Figure
 _FAULTY: Final = ("-m", "bench.endurance.state_faults.faulty_disk", "serve")
 _FLAGS: Final = ("--cache-size", "0.1")
 _RETURN_TIMEOUT: Final = 65.0
-"""Seconds: more than the longest delay between two attempts of the server."""
+"""The seconds to wait, which exceed the longest delay between two attempts of the server."""
 _ERRORS: Final = {"full": 13, "I/O error, quota or read-only": 778, "not synchronized": 1034}
-"""Codes of SQLite (https://sqlite.org/rescode.html)."""
+"""Error codes of SQLite (https://sqlite.org/rescode.html)."""
 
 
 @contextmanager
 def _server(directory: Path, *, is_faulty: bool = False) -> Iterator[ServerUnderTest]:
-    """A server that does not run yet. A faulty one reads `directory / CONTROL`."""
+    """Returns a server that is not started. A server with faults reads `directory / CONTROL`."""
     environ = {CONTROL: str(directory / CONTROL)} if is_faulty else {}
     program = _FAULTY if is_faulty else SERVE
     server = ServerUnderTest(_FLAGS, directory, program=program, environ=environ)
@@ -122,7 +122,7 @@ def _failing(directory: Path, random: Random) -> list[Figure]:
 
 
 def _quota(directory: Path, random: Random) -> list[Figure]:
-    """A limit to the size of a file, which the kernel enforces as it does a quota."""
+    """Limits the size of files as a quota does. The kernel enforces the limit."""
     results = StoreResults()
     with _server(directory) as server:
         server.start()
@@ -191,7 +191,8 @@ def _is_stored(server: ServerUnderTest, results: StoreResults) -> bool:
 
 
 def _seconds_until(condition: Callable[[], bool]) -> float:
-    """At most a little more than the timeout."""
+    """Returns the seconds until a condition holds, which slightly exceed the timeout if it does
+    not."""
     start = time.monotonic()
     while not condition() and time.monotonic() - start < _RETURN_TIMEOUT:
         time.sleep(0.1)
@@ -199,7 +200,7 @@ def _seconds_until(condition: Callable[[], bool]) -> float:
 
 
 def _fill(path: Path) -> None:
-    """Leaves no room on a disk."""
+    """Fills a disk."""
     with path.open("wb", buffering=0) as file:
         try:
             while file.write(bytes(65536)):

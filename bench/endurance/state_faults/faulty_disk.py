@@ -1,10 +1,10 @@
-"""A server whose disk is slow or fails when it is told to.
+"""Runs a server whose disk is slow or fails on command.
 
     python -m bench.endurance.state_faults.faulty_disk serve FLAG...
 
-The environment variable CONTROL names a file that is read before every change of the state's files:
-`SECONDS CODE`, how long a write or a synchronization takes, and the code of SQLite with which it
-then fails; 0 = it succeeds.
+The environment variable CONTROL names a file that is read before every change of the state's files.
+It contains `SECONDS CODE`: the duration of a write or synchronization, and the SQLite error code
+with which it then fails; 0 = it succeeds.
 """
 
 from __future__ import annotations

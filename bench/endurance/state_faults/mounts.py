@@ -1,5 +1,5 @@
-"""File systems in memory of a size that one chooses, in a mount namespace that ends with this
-process; and directories that nobody may change."""
+"""File systems in memory of a given size, in a mount namespace that ends with this process, and
+directories that no user can change."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CLONE_NEWNS: Final = 0x00020000
 
 
 class MountRefused(Exception):
-    """This process may not mount file systems. The text says why."""
+    """This process may not mount file systems. The message says why."""
 
 
 class Mount:
-    """A file system at a place."""
+    """A mounted file system."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
@@ -30,10 +30,10 @@ class Mount:
 
 @contextmanager
 def mounted(place: Path, options: str) -> Iterator[Mount]:
-    """Makes the place and mounts a new tmpfs there, for as long as the block runs.
+    """Creates a directory and mounts a new tmpfs there until the end of the block.
 
     Raises:
-        MountRefused: only root may, and not in every container.
+        MountRefused: only root may mount, and not in every container.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS):
@@ -49,11 +49,12 @@ def mounted(place: Path, options: str) -> Iterator[Mount]:
 
 @contextmanager
 def unchangeable(directory: Path) -> Iterator[None]:
-    """Lets nobody, root included, change what is in a directory, for as long as the block runs.
-    Unlike a file system that is mounted so, it may hold files that are open for writing.
+    """Prevents all users, including root, from changing the content of a directory until the end of
+    the block. Unlike a read-only file system, the directory may contain files that are open for
+    writing.
 
     Raises:
-        MountRefused: only root may, and not on every file system.
+        MountRefused: only root may do this, and not on every file system.
     """
     try:
         _run("chattr", "-R", "+i", str(directory))

@@ -1,8 +1,9 @@
-"""Power cuts, simulated: a store works on files whose every change is recorded; the files are then
-made as a cut at any point may leave them, and what was acknowledged before must be found in them.
+"""`power_cut`: simulates power cuts. All changes of a store's files are recorded, the files are
+then restored to a possible state after a cut at any point, and everything that was acknowledged
+before the cut must be found in them.
 
-No process is killed for a cut, so that there can be thousands. The recording is made between SQLite
-and the files, see `sqlite_vfs`; what a cut takes is in `simulated_disk`.
+No process is killed, so that thousands of cuts are possible. `sqlite_vfs` records the changes
+between SQLite and the files; `simulated_disk` determines the effect of a cut.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ UNBOUNDED: Final = StateBounds(max_age=1e9, max_count=10**9, max_bytes=10**12)
 _FILE: Final = "state.db"
 _NUM_CLIENTS: Final = 16
 _NUM_LIVES: Final = 4
-"""How often the store is opened while it is recorded."""
+"""The number of times that the store is opened during the recording."""
 _SHARE_WITHIN_RECOVERY: Final = 0.25
-"""Of the cuts, those that are followed by another one while the files are opened."""
+"""The share of the cuts that are followed by another cut while the files are opened."""
 
 Recording = list[FileChange | Step]
 Files = Mapping[str, bytes]
@@ -41,14 +42,14 @@ Files = Mapping[str, bytes]
 
 @dataclass(slots=True)
 class CutResults:
-    """What was found after the cuts.
+    """The results of the cuts.
 
     Attributes:
-        num_cuts: cuts, those within a recovery among them.
+        num_cuts: cuts, including those during a recovery.
         num_taken: changes of files that were not synchronized at a cut.
-        num_checked: acknowledged objects that were looked for.
-        faults: each names one client whose objects were neither as acknowledged nor as its
-            operation under way would have left them, or says what else was wrong.
+        num_checked: acknowledged objects that were looked up.
+        faults: each names a client whose objects match neither the acknowledged operations nor
+            these and the running operation, or describes another fault.
     """
 
     num_cuts: int = 0
@@ -59,7 +60,8 @@ class CutResults:
 
 @dataclass(slots=True)
 class Promise:
-    """What one client may find: what was acknowledged, or that with what it had begun."""
+    """The states that a client may find: the acknowledged one, and the one after its running
+    operation."""
 
     acknowledged: Contents = field(default_factory=dict)
     begun: Contents | None = None
@@ -72,10 +74,10 @@ class Promise:
 
 
 def record_store(num_steps: int, random: Random) -> Recording:
-    """Lets clients of a store do random things at the same time, in several lives of the store.
+    """Runs random operations of concurrent clients over several openings of a store.
 
     Args:
-        num_steps: operations of all clients together.
+        num_steps: the total number of operations.
     """
     recording: Recording = []
 
@@ -108,7 +110,7 @@ def record_store(num_steps: int, random: Random) -> Recording:
 
 
 def cut_everywhere(recording: Recording, num_cuts: int, random: Random) -> CutResults:
-    """Cuts the power at random points of a recording, and looks at what is left."""
+    """Cuts the power at random points of a recording and checks the files."""
     results = CutResults()
     disk = SimulatedDisk({})
     promises = [Promise() for _ in range(_NUM_CLIENTS)]
@@ -140,7 +142,7 @@ def _cut(
 def _look_after_cut(
     disk: SimulatedDisk, promises: Sequence[Promise], random: Random, results: CutResults
 ) -> tuple[Files, list[FileChange]]:
-    """Returns what the cut left, and what was then changed by opening it."""
+    """Returns the files after the cut, and the changes that opening them made."""
     loss = random.choice(list(LOSSES))
     files = disk.after_cut(LOSSES[loss], random)
     results.num_cuts += 1

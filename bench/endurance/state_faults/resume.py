@@ -1,5 +1,5 @@
-"""`resume`: a server is killed again and again while responses run in the background. All of them
-must come to the end that they would have come to, and their streams must have no gap."""
+"""`resume`: kills a server repeatedly while background responses run. Each response must end as it
+would have ended without the kills, and its stream must have no gap."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ _REQUESTS: Final[Sequence[Mapping[str, Any]]] = (
         "tool_choice": "required",
     },
 )
-"""What is asked: the likeliest tokens, tokens drawn with penalties, a format, a call."""
+"""The requests: greedy tokens, sampled tokens with penalties, a schema, and a tool call."""
 
 _PATIENCE: Final = 600.0
-"""Seconds that a response may take, and a follower waits for another event."""
+"""The longest time of a response, and between two events of a stream, in seconds."""
 
 _LONGEST_LIFE: Final = 3.0
-"""Seconds that the server lives at most, from when it is ready."""
+"""The longest lifetime of the server from when it is ready, in seconds."""
 
 
 class _Follower(threading.Thread):
-    """Follows a response over all lives of the server.
+    """Follows a response across all lives of the server.
 
     Attributes:
-        events: what it was sent.
+        events: the received events.
     """
 
     def __init__(self, url: str, id: str) -> None:
@@ -147,7 +147,7 @@ def _end_of(client: openai.OpenAI, id: str) -> Response:
 
 
 def _comparable(response: Response) -> dict[str, Any]:
-    """Returns a response without its ids, its times and what the prefix cache had of it."""
+    """Returns a response without its ids, its times and its number of cached tokens."""
     fields = response.model_dump(exclude={"id", "created_at", "completed_at"})
     if fields["usage"] is not None:
         fields["usage"].pop("input_tokens_details")

@@ -1,11 +1,11 @@
-"""A disk that loses its power: of what was written since the last synchronization of a file, some
-may be on it and some not, in any order and in parts.
+"""Simulates a disk that loses power: writes after the last synchronization of a file may be lost,
+in any order and in parts.
 
-It is given the changes that SQLite made to its files (see `sqlite_vfs`), and says what the files
-may look like after a cut. A sector is written whole or not at all. The name of a new file lasts
-from the first synchronization of the file on, as ext4, XFS and Btrfs have it, and a deletion from
-that of the directory: SQLite asks for it with a deletion, or makes it along with the first
-synchronization of a journal that it has opened (UNIXFILE_DIRSYNC in its os_unix.c).
+It is given the changes that SQLite made to its files (see `sqlite_vfs`) and returns the possible
+files after a cut. A sector is written entirely or not at all. The name of a new file is durable
+after the first synchronization of the file, as with ext4, XFS and Btrfs, and a deletion after that
+of the directory: SQLite requests it with a deletion, or with the first synchronization of a journal
+that it has opened (UNIXFILE_DIRSYNC in its os_unix.c).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SECTOR: Final = 512
 _JOURNALS: Final = ("-wal", "-journal")
 
 Loss = Callable[[Sequence[FileChange], Random], Sequence[FileChange]]
-"""Says which of the changes that are not synchronized reach the disk."""
+"""Decides which of the unsynchronized changes reach the disk."""
 
 
 def _by_sectors(changes: Sequence[FileChange], random: Random) -> Sequence[FileChange]:
@@ -58,7 +58,7 @@ LOSSES: Final[Mapping[str, Loss]] = {
 
 
 class _File:
-    """What is surely on the disk, and what may be."""
+    """A file: its durable content and its unsynchronized changes."""
 
     def __init__(self, contents: bytes = b"") -> None:
         self._durable = bytearray(contents)
@@ -82,10 +82,10 @@ class _File:
 
 
 class SimulatedDisk:
-    """One directory.
+    """A directory.
 
     Args:
-        files: what is surely in it at first.
+        files: the durable files at the beginning.
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
@@ -125,7 +125,7 @@ class SimulatedDisk:
             del generations[:-1]
 
     def after_cut(self, loss: Loss, random: Random) -> dict[str, bytes]:
-        """The files that are there when the power is back."""
+        """Returns the files after the power is restored."""
         files: dict[str, bytes] = {}
         for name, generations in self._names.items():
             file = random.choice(generations)
@@ -135,7 +135,7 @@ class SimulatedDisk:
 
     @property
     def num_unsynchronized(self) -> int:
-        """Changes that a cut may take back."""
+        """Returns the number of changes that a cut may lose."""
         return sum(
             0 if file is None else file.num_unsynchronized
             for generations in self._names.values()

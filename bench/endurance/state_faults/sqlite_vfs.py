@@ -1,8 +1,8 @@
-"""A layer between SQLite and its files, within this process: it sees every change of a file before
-it is made, and may delay it or let it fail.
+"""A layer between SQLite and its files in this process. It observes every change of a file before
+it is made, and may delay the change or make it fail.
 
-SQLite calls it a VFS (https://sqlite.org/vfs.html). It is registered with the very library that
-Python's sqlite3 uses, so that what is seen is what the server does.
+SQLite calls such a layer a VFS (https://sqlite.org/vfs.html). It is registered with the library
+that Python's sqlite3 uses, so that the server's own changes are observed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 
 _OK: Final = 0
 _VERSION_OF_SHARED_MEMORY: Final = 2
-"""Of the methods of a file; lower ones cannot keep a write-ahead log."""
+"""The version of a file's methods; lower versions do not support a write-ahead log."""
 
 
 class Kind(Enum):
-    """What is done to a file. OPEN creates it if it is not there."""
+    """The kind of a change. OPEN creates the file if it does not exist."""
 
     OPEN = "open"
     WRITE = "write"
@@ -31,13 +31,13 @@ class Kind(Enum):
 
 
 class FileChange(NamedTuple):
-    """One change of a file.
+    """A change of a file.
 
     Attributes:
         file: the name without its directory.
-        offset: of a write in bytes; of a truncation, the new size.
-        data: what is written.
-        is_durable: of a deletion: the directory is synchronized as well.
+        offset: the offset of a write in bytes, or the new size of a truncation.
+        data: the bytes of a write.
+        is_durable: for a deletion: whether the directory is also synchronized.
     """
 
     kind: Kind
@@ -48,8 +48,8 @@ class FileChange(NamedTuple):
 
 
 Watch = Callable[[FileChange], int]
-"""Called before each change, in whichever thread makes it. Returns 0, or the code of SQLite with
-which the change fails."""
+"""A function that is called before each change, in the thread that makes it. It returns 0, or the
+SQLite error code with which the change fails."""
 
 
 class _Vfs(ctypes.Structure):
@@ -85,7 +85,7 @@ _Vfs._fields_ = [
 
 
 class _Methods(ctypes.Structure):
-    """Of an open file, which begins with a pointer to them."""
+    """An open file, which begins with a pointer to its methods."""
 
     _fields_ = [
         ("iVersion", ctypes.c_int),
@@ -99,10 +99,10 @@ class _Methods(ctypes.Structure):
 
 
 class _Library:
-    """The functions of SQLite that register such layers.
+    """The functions of SQLite that register a VFS.
 
     Raises:
-        SystemExit: this Python hides them, as one does that was linked with SQLite statically.
+        SystemExit: this Python hides them, for example because SQLite is linked statically.
     """
 
     def __init__(self) -> None:
@@ -120,7 +120,7 @@ class _Library:
 
 
 class _WatchedVfs:
-    """Passes everything on to the usual layer, and tells of changes first."""
+    """A VFS that forwards all calls to the default one and reports changes before they are made."""
 
     def __init__(self, usual: _Vfs, watch: Watch) -> None:
         self._usual = usual
@@ -134,7 +134,7 @@ class _WatchedVfs:
         self.vfs.xDelete = _DELETE(self._delete)
 
     def forget(self) -> None:
-        """Breaks the circles through its functions, with all that `watch` has gathered."""
+        """Breaks the reference cycles of its functions."""
         self._methods.clear()
         self.vfs = _Vfs()
 
@@ -184,8 +184,8 @@ class _WatchedVfs:
 
 @contextmanager
 def watched_files(watch: Watch) -> Iterator[None]:
-    """While it lasts, whatever this process opens with sqlite3 is watched. It must be closed before
-    the end: SQLite then has no pointers to what watches it."""
+    """Observes all files that this process opens with sqlite3 until the end of the block. They must
+    be closed before it, because SQLite then no longer points to the layer."""
     library = _Library()
     vfs = _WatchedVfs(library.find(None).contents, watch)
     library.register(ctypes.byref(vfs.vfs), 1)

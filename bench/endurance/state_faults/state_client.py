@@ -1,5 +1,5 @@
-"""A client of stored responses and conversations that writes down what the server has promised it,
-and finds out later what became of that."""
+"""A client of stored responses and conversations that records the server's promises and checks them
+later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.endurance.json_client import Body, JsonClient
 from bench.endurance.server import MODEL
 
 Check = Callable[[int, Body], bool]
-"""Whether a status and a body are what was promised."""
+"""A function that checks whether a status and a body match a promise."""
 
 FINAL: Final = ("completed", "incomplete", "failed", "cancelled")
 _RUNNING: Final = ("queued", "in_progress")
@@ -22,7 +22,7 @@ _LIST: Final = "/items?order=asc&limit=100"
 
 
 class Refused(Exception):
-    """The server has answered, but not with what was asked for."""
+    """The server has answered with an unexpected status."""
 
 
 def exactly(expected: Body) -> Check:
@@ -34,7 +34,7 @@ def gone(status: int, body: Body) -> bool:
 
 
 def ended(status: int, body: Body) -> bool:
-    """A response in the background: it has come to an end, and says why if it has failed."""
+    """Checks that a background response has ended, with an error message if it has failed."""
     has_reason = body.get("status") != "failed" or bool(body["error"]["message"])
     return status == 200 and body.get("status") in FINAL and has_reason
 
@@ -44,7 +44,8 @@ def either(*checks: Check) -> Check:
 
 
 def items_from(first: list[Body], *, at_least: int) -> Check:
-    """A list that begins with these items and has no fewer than so many more."""
+    """Checks for a list that begins with the given items and has at least the given number of
+    further ones."""
 
     def check(status: int, body: Body) -> bool:
         if status != 200:
@@ -56,14 +57,14 @@ def items_from(first: list[Body], *, at_least: int) -> Check:
 
 
 class StateClient:
-    """Does one thing at a time, over a connection that it keeps.
+    """Performs one operation at a time over a persistent connection.
 
     Attributes:
-        promises: what must be found at each path.
-        num_acknowledged: operations that the server has answered in full.
-        num_resumed: responses in the background that a crash has cut off, and that went on.
-        num_interrupted: those that it has ended.
-        refusals: answers that are neither success nor what was asked for.
+        promises: the expected response of each path.
+        num_acknowledged: operations that the server has answered completely.
+        num_resumed: background responses that continued after a crash.
+        num_interrupted: background responses that a crash has ended.
+        refusals: answers that are neither success nor an expected refusal.
     """
 
     def __init__(self, url: str, random: Random) -> None:
@@ -79,7 +80,7 @@ class StateClient:
         self.refusals: list[str] = []
 
     def step(self) -> None:
-        """Does something at random. Raises Refused, or one of `LOST` if the server dies."""
+        """Performs a random operation. Raises Refused, or one of `LOST` if the server dies."""
         choices = [self._respond, self._respond, self._stream, self._run_in_background]
         choices += [self._start_conversation] if len(self._items) < 3 else []
         if self._items:
@@ -93,8 +94,8 @@ class StateClient:
         return self._http.ask("GET", path)
 
     def check(self, path: str) -> str | None:
-        """Returns what is wrong with what is found there; None = it is as promised. A response that
-        goes on is waited for."""
+        """Returns the fault of the object at a path; None = the promise is kept. Waits for a
+        response that is still running."""
         status, body = self.look(path)
         promise = self.promises[path]
         if promise is ended and body.get("status") in _RUNNING:
@@ -109,8 +110,8 @@ class StateClient:
         return None
 
     def restart(self) -> None:
-        """The server has died and is back, and everything was checked: an operation that was under
-        way is done, or not, from now on."""
+        """Handles a restart of the server after all checks: from now on, an operation that was
+        running is either done or not."""
         for id in list(self._items):
             status, body = self.look(f"/v1/conversations/{id}{_LIST}")
             if status == 200:
@@ -167,7 +168,7 @@ class StateClient:
         return {"previous_response_id": previous_id}
 
     def _deletable(self) -> list[Body]:
-        """Those on which no other one builds."""
+        """Returns the responses to which no other response refers."""
         return [body for body in self._responses if body["id"] not in self._continued]
 
     def _keep(self, body: Body) -> None:

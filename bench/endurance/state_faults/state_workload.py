@@ -1,4 +1,5 @@
-"""Clients of a store that do random things, and know what must be there after each of them."""
+"""Clients of a store that perform random operations and know the expected content after each of
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ _SIZES: Final = (20, 200, 2_000, 10_000)
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One object as it must be found: a response, or a conversation if `progress` is None."""
+    """The expected state of an object: a response, or a conversation if `progress` is None."""
 
     body: bytes
     input: tuple[StoredItem, ...] = ()
@@ -38,17 +39,17 @@ Contents = dict[str, Kept]
 
 
 class Step(NamedTuple):
-    """A client begins to change its objects, or, with None, has been told that this is done."""
+    """The beginning of a client's operation with its changes, or its acknowledgement (None)."""
 
     client: int
     contents: Contents | None
 
 
 class Client:
-    """Does one thing at a time. Only the objects in `contents` are its own.
+    """Performs one operation at a time on its own objects in `contents`.
 
     Args:
-        note: told of each step when it begins and when it is acknowledged.
+        note: called with each step when it begins and when it is acknowledged.
     """
 
     def __init__(self, number: int, random: Random, note: Callable[[Step], None]) -> None:
@@ -75,7 +76,7 @@ class Client:
         self.contents = contents
 
     def restart(self) -> None:
-        """The store was closed and opened again."""
+        """Continues after the store was closed and opened again."""
         self.contents = {id: kept.after_restart() for id, kept in self.contents.items()}
 
     # What it may do: each returns the operation, and what it changes; None = gone
@@ -171,7 +172,7 @@ class Client:
 
 
 async def find(store: StateStore, id: str) -> Kept | None:
-    """Returns what is there under an id."""
+    """Returns the stored object with an id."""
     response = await store.run(Operations.find_response, TENANT, id)
     if response is not None:
         page = await store.run(Operations.list_input, TENANT, id, _EVERYTHING)

@@ -1,4 +1,4 @@
-"""Clients that have responses stored, and look later whether they still are."""
+"""Clients that store responses and check later that they are still stored."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from bench.endurance.json_client import LOST, Body, JsonClient
 from bench.endurance.server import MODEL
 
 _METADATA: Final = {f"key{number}": "x" * 500 for number in range(16)}
-"""The most that a response may have of it: some 8 KB, so that a small disk is soon full."""
+"""The greatest size of a response, some 8 KB, so that a small disk is soon full."""
 
 
 @dataclass(slots=True)
 class StoreResults:
-    """What the answers were.
+    """The results.
 
     Attributes:
-        num_unstored: answers with `"store": false`, as it is when the disk fails.
-        longest: seconds that an answer took, at most.
-        kept: stored responses by path, as they must be found.
-        bad: answers that were none.
+        num_unstored: answers with `"store": false`, which a full disk causes.
+        longest: the longest latency in seconds.
+        kept: the expected stored responses by path.
+        bad: answers that failed.
     """
 
     num_unstored: int = 0
@@ -33,10 +33,10 @@ class StoreResults:
 
 
 def store(url: str, count: int, results: StoreResults, *, num_clients: int = 4) -> None:
-    """Asks for so many responses, to be stored.
+    """Requests the given number of stored responses.
 
     Args:
-        results: what the answers are is added here.
+        results: the outcomes are added to it.
     """
     left = iter(range(count))
 
@@ -72,7 +72,7 @@ def _store_one(client: JsonClient, results: StoreResults) -> None:
 
 
 def num_missing(url: str, kept: Mapping[str, Body]) -> int:
-    """How many stored responses are not found as they were."""
+    """Returns the number of stored responses that are missing or changed."""
     client = JsonClient(url)
     try:
         return sum(client.ask("GET", path) != (200, body) for path, body in kept.items())

@@ -1,9 +1,9 @@
-"""Our engine against `openvino_genai.ContinuousBatchingPipeline`, in process, on the same model.
+"""Compares our engine with `openvino_genai.ContinuousBatchingPipeline` in one process, on the same
+model.
 
-Both run the same requests in turn, A B A B, with their defaults unless `--property` says
-otherwise: greedy ones, or with `--temperature` and `--top-p` such as are sampled. Prints output
-tokens per second with the paired ratio, and what share of our steps is spent in Python around
-`infer()`.
+Both run the same requests in turn, A B A B, with their defaults unless `--property` says otherwise:
+greedy requests, or sampled ones with `--temperature` and `--top-p`. Prints output tokens per second
+with the paired ratio, and the share of our steps that Python takes around `infer()`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fastovms.params import GenerationRequest, SamplingParams
 CACHE_SIZE = 2
 MAX_MODEL_LEN = 2048
 RANDOM_TOKEN_IDS = (5, 400)
-"""Ids that every vocabulary has."""
+"""Token ids that every vocabulary has."""
 
 Prompts = list[list[int]]
 

@@ -1,10 +1,10 @@
-"""The HTTP layer and the API on one core, their client on another.
+"""Measures the HTTP layer and the API on one core, with the client on another core.
 
-    python -m bench.http sse         # a null engine: frames per second over 64 streams
-    python -m bench.http requests    # whole requests per second, and what one takes
+    python -m bench.http sse         # frames per second over 64 streams of a null engine
+    python -m bench.http requests    # whole requests per second, and the time of one
 
-`requests` needs wrk (apt-get install wrk). The null engine gives each request a token a pass of the
-event loop.
+`requests` needs wrk (apt-get install wrk). The null engine gives each request one token per
+iteration of the event loop.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from fastovms.parts.load_test.report import Load
 
 
 def measure_sse(num_streams: int, num_tokens: int, num_runs: int) -> None:
-    """Streams as fast as both sides can. Frames are those that bring text, of which there are fewer
-    than tokens where the client was too slow to read them one by one."""
+    """Streams as fast as server and client can. Only frames with text are counted; several tokens
+    share a frame if the client reads slowly."""
     server_core, client_core = two_cores()
     bodies = [completion("null", [1], num_tokens) for _ in range(num_streams)]
     with (

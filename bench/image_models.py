@@ -1,8 +1,8 @@
-"""Makes directories of tiny Stable Diffusion models with random weights, without torch.
+"""Creates directories of tiny Stable Diffusion models with random weights, without torch.
 
 They have the files, inputs and outputs that optimum-intel exports. The networks are a few
-convolutions: their pictures show coloured noise, which depends on the prompt, the seed and the
-picture to edit, as those of real models do.
+convolutions: their pictures show coloured noise that depends on the prompt, the seed and the
+picture to edit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from bench.speech_models import BYTE_STEPS, PLAIN_BPE
 from fastovms.gguf.tokenizer import build_tokenizer
 
 SCALE: Final = 8
-"""Pixels on each side of a latent pixel."""
+"""The pixels of a picture for each pixel of a latent, in each direction."""
 
 _MAX_TOKENS: Final = 77
 _WIDTH: Final = 32
@@ -57,7 +57,7 @@ _VAE: Final = {
 
 
 class _Graphs:
-    """Makes the networks of one model."""
+    """Builds the networks of one model."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -116,8 +116,8 @@ class _Graphs:
 
 
 def _tokenizer() -> tuple[dict[str, Any], int]:
-    """Returns the content of a tokenizer.json of bytes, and the id of its last token, which ends
-    and pads texts."""
+    """Returns the content of the tokenizer.json of a byte tokenizer, and the id of its last token,
+    which ends and pads texts."""
     letters = [chr(code) for code in range(33, 127)]
     vocab = {letter: number for number, letter in enumerate(["Ġ", *letters])}
     end = len(vocab)
@@ -149,8 +149,8 @@ def write_tiny(
 
     Args:
         class_name: the pipeline that model_index.json names.
-        inpaints_only: whether its denoiser gets the mask and the masked picture, too.
-        sample_size: the usual width and height of its pictures, divided by `SCALE`.
+        inpaints_only: whether the denoiser also has inputs for the mask and the masked picture.
+        sample_size: the default width and height of its pictures, divided by `SCALE`.
     """
     content, end = _tokenizer()
     graphs = _Graphs(seed)

@@ -1,10 +1,10 @@
-"""What a KV cache of each precision costs and brings at long contexts: tokens of a prompt a second,
-milliseconds between tokens, memory, and how far log probabilities are from those with an f32 cache.
+"""Measures the KV cache in each precision at long contexts: prompt tokens per second, milliseconds
+between tokens, memory, and the difference of log probabilities from those with an f32 cache.
 
 Speeds are of the model without a server, beside `openvino_genai.ContinuousBatchingPipeline` and
-llama.cpp where they are given. Every sequence has blocks of its own, filled with a prompt's keys
-and values. For the exactness a text is drawn with an f32 cache, and computed anew with each other
-one: most of it in chunks, as a prompt is, and its end token by token.
+llama.cpp if they are given. Every sequence has its own blocks, filled with a prompt's keys and
+values. For the exactness, a text is generated with an f32 cache and computed again with each other
+precision: most of it in chunks, as a prompt, and its end token by token.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from fastovms.setting import integer
 PRECISIONS: Final = ("f16", "u8", "u4")
 CHUNK: Final = 256
 NUM_DECODED: Final = 64
-"""Tokens at the end of the text that are computed one by one."""
+"""The number of tokens at the end of the text that are computed one by one."""
 
 _STEPS: Final = 12
 
 
 class Cost(NamedTuple):
-    """Milliseconds between tokens, and tokens of a prompt a second."""
+    """Milliseconds between tokens, and prompt tokens per second."""
 
     step_ms: float
     prefill: float
@@ -93,7 +93,7 @@ def genai(model_dir: Path, precision: str, context: int, num_sequences: int) -> 
 
 
 def llama_bench(program: Path, gguf: Path, context: int) -> Cost:
-    """Asks llama.cpp's own benchmark, of one stream: with several it has another program."""
+    """Runs llama.cpp's own benchmark for one stream."""
     command = [str(program), "-m", str(gguf), "-o", "json", "-r", "1", "-p", str(context)]
     command += ["-n", "0", "-t", "2"]
     prefill = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
@@ -107,7 +107,7 @@ def llama_bench(program: Path, gguf: Path, context: int) -> Cost:
 
 
 def draw_text(model: PagedModel, num_tokens: int) -> list[int]:
-    """Returns a text of the model's own, drawn at temperature 1."""
+    """Returns a text that the model generates at temperature 1."""
     rng = np.random.default_rng(0)
     blocks = array("i", range(-(-num_tokens // model.block_size)))
     model.allocate_cache(len(blocks))
@@ -121,7 +121,7 @@ def draw_text(model: PagedModel, num_tokens: int) -> list[int]:
 
 
 def score(model: PagedModel, text: list[int]) -> NDArray[np.float32]:
-    """Returns the log probability of each token of a text but the first."""
+    """Returns the log probability of each token of a text except the first."""
     token_ids, end = array("q", text), len(text) - 1
     blocks = array("i", range(-(-len(text) // model.block_size)))
     model.allocate_cache(len(blocks))
@@ -138,7 +138,7 @@ def score(model: PagedModel, text: list[int]) -> NDArray[np.float32]:
 
 
 def _load(model_dir: Path, precision: str, *, is_exact: bool = False) -> PagedModel:
-    """Loads a model with a cache of a precision; exact = with activations in f32, too."""
+    """Loads a model with a cache in the given precision; `is_exact` = with f32 activations, too."""
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": precision}
     if is_exact:
         properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] = "0"

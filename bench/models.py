@@ -1,4 +1,5 @@
-"""Makes complete random-weight model directories of real and of tiny shapes, without torch."""
+"""Creates complete model directories with random weights, of real and of tiny shapes, without
+torch."""
 
 from __future__ import annotations
 

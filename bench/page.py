@@ -1,11 +1,11 @@
-"""Measures the page: what it weighs, when it can be used, and what the live view costs the engine.
+"""Measures the web page: its size, the time until it can be used, and the cost of the live view.
 
-    python -m bench.page            weight and time to interactive; needs Chromium
-    python -m bench.page --stream   long tasks and layout shifts while an answer comes and one types
-    python -m bench.page --live     tokens/s while three live views ask, against none, in turn
+    python -m bench.page            size and time to interactive; needs Chromium
+    python -m bench.page --stream   long tasks and layout shifts while an answer is received
+    python -m bench.page --live     tokens per second with three live views and with none, in turn
 
-The live view is measured by what three open tabs ask of the server, without their browser, which
-would take the processors from the engine where both are on one machine.
+The live view is measured by the requests that three open tabs send, without a browser, which would
+take processor time from the engine.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def weigh() -> None:
 
 
 def time_loads() -> None:
-    """Prints how long it takes until something can be said: on a first visit, and on the next."""
+    """Prints the time until a message can be entered, on a first visit and on the next one."""
     times: dict[str, list[float]] = {"first": [], "next": []}
     with sync_playwright() as playwright, ui_server() as server:
         path = find_chromium()
@@ -129,8 +129,8 @@ def time_loads() -> None:
 
 def watch_stream() -> None:
     """Prints the long tasks, the slowest key and the layout shifts of a load, and of an answer of
-    `STREAM_RATE` tokens a second during which a person types. The page itself makes the answer's
-    events, so that no engine takes the processor from the browser."""
+    `STREAM_RATE` tokens per second during which a person types. The page itself generates the
+    answer's events, so that no engine takes processor time from the browser."""
     num_tokens = STREAM_RATE * STREAM_SECONDS
     text = "".join(PARAGRAPH.format(number=number) for number in range(1, 1 + num_tokens // 70))
     fake = FAKE_STREAM.replace("GIVEN", json.dumps([text, STREAM_RATE]))
@@ -166,8 +166,8 @@ def print_seen(name: str, seen: dict[str, list[float]]) -> None:
 
 
 def print_tasks(name: str, events: list[dict[str, Any]]) -> None:
-    """Prints the processor times of the tasks of the page's thread: they do not depend on what
-    else the machine does."""
+    """Prints the processor time of the tasks of the page's thread, which does not depend on other
+    load."""
     names = [event for event in events if event["name"] == "thread_name"]
     threads = {
         (event["pid"], event["tid"]) for event in names if event["args"]["name"] == "CrRendererMain"
@@ -183,7 +183,7 @@ def print_tasks(name: str, events: list[dict[str, Any]]) -> None:
 
 
 class Repeating:
-    """Threads that do something again and again until they are told to stop."""
+    """Threads that repeat a call until they are stopped."""
 
     def __init__(self, count: int, act: Callable[[], object]) -> None:
         self._act = act
@@ -209,7 +209,7 @@ def read(url: str) -> str:
 
 
 def tokens_a_second(server: UiServer) -> float:
-    """Returns the rate of one round, by the server's own counter."""
+    """Returns the tokens per second of one round, by the server's own counter."""
     name = "fastovms_generation_tokens_total"
 
     def count() -> tuple[float, float]:
@@ -231,13 +231,13 @@ def what_a_tab_asks(server: UiServer) -> str:
 
 
 def processor_seconds(server: UiServer) -> float:
-    """Returns what the server's process has computed so far."""
+    """Returns the processor seconds of the server's process."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def time_of_a_scrape() -> None:
-    """Prints what a scrape computes, while nothing else runs: no other load changes that."""
+    """Prints the processor time of a scrape."""
     with ui_server() as server:
         server.ask("POST", "/v1/completions", {"model": "demo_model", "prompt": "Once"})
         url = what_a_tab_asks(server)

@@ -1,9 +1,9 @@
-"""Makes tiny adapters (LoRA) with PEFT for a tiny model of `tests/models/architectures`, and writes
-down what transformers generates in float32 when PEFT has merged them.
+"""Creates tiny adapters (LoRA) with PEFT for a tiny model of `tests/models/architectures`, and
+saves the texts that transformers generates in float32 with the merged adapters.
 
-Runs in an environment with torch, transformers and peft:
-`python -m bench.peft_adapters tests/models`. The model is made again from its seed; if it does not
-say what its own references say, nothing is written.
+Runs in an environment with torch, transformers and peft: `python -m bench.peft_adapters
+tests/models`. The model is created again from its seed; if its texts differ from its own
+references, nothing is written.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ ADAPTERS: Final[dict[str, dict[str, Any]]] = {
         "use_rslora": True,
     },
 }
-"""The settings of each."""
+"""The settings of each adapter."""
 
 _PACKAGES: Final = ("torch", "transformers", "peft")
 _SIZE: Final = 0.2
-"""The deviation of the weights of a module's second matrix, which PEFT begins with zeros."""
+"""The standard deviation of the second matrix of each module, which PEFT initializes with zeros."""
 
 
 def make(name: str, seed: int, prompts: list[list[int]], directory: Path) -> None:

@@ -49,16 +49,16 @@ from fastovms.setting import integer, number
 from fastovms.system.memory import num_usable_cpus
 
 FIRST_SIDE: Final = "server"
-"""The name of the side that the others are compared with."""
+"""The name of the side with which the others are compared."""
 
 GENAI: Final = "genai"
 
 QUIET_FLAGS: Final = ("--no-tune", "--prefix-cache-disk-size=0", "--access-log=off")
-"""With these a server that is started has nothing of earlier runs, whose prompts may be the same,
-rests while another side works, and writes no line for each request between the tables."""
+"""Flags of a server that `--serve` starts: it has no data of earlier runs, whose prompts may be the
+same, is idle while another side works, and logs no requests."""
 
 REST_SECONDS: Final = 1.0
-"""How long all sides rest before each turn: a server that has become idle commits memory."""
+"""The pause of all sides before each turn in seconds: an idle server allocates memory."""
 
 
 def parser_of_flags() -> argparse.ArgumentParser:
@@ -95,7 +95,7 @@ def parser_of_flags() -> argparse.ArgumentParser:
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Raises SystemExit: flags are wrong, or do not belong together."""
+    """Raises SystemExit: flags are wrong or contradict each other."""
     parser = parser_of_flags()
     arguments = parser.parse_args(argv)
     if (arguments.url is None) == (arguments.serve is None):
@@ -140,14 +140,14 @@ def load_shapes(arguments: argparse.Namespace) -> list[LoadShape]:
 
 
 def memory_speed() -> float:
-    """Bytes a second that all cores read together at the moment."""
+    """Returns the bytes per second that all cores together read from memory now."""
     return measure_bandwidth(num_usable_cpus(), 0, 2**40, max_seconds=0.1)
 
 
 def servers(
     targets: Sequence[tuple[str, Target]], model: str | None, runner: asyncio.Runner
 ) -> dict[str, Server]:
-    """Raises SystemExit: a server cannot be asked for its models."""
+    """Raises SystemExit: a server does not list its models."""
     sides: dict[str, Server] = {}
     for name, target in targets:
         try:
@@ -158,7 +158,7 @@ def servers(
 
 
 def tell(name: str, load: Load) -> None:
-    """Tells of a turn before the tables do, which a run that is cut never comes to."""
+    """Prints the result of a turn at once, because an interrupted run prints no tables."""
     print(
         f"{name}: {len(load.timelines)} requests, {load.tokens_per_second:.4g} tokens/s",
         file=sys.stderr,

@@ -1,9 +1,9 @@
-"""Measures transcription against `openvino_genai.WhisperPipeline` alone: word errors of sentences
-that `espeak-ng` speaks, seconds of computing for a second of audio, and the gaps between the tokens
+"""Measures transcription beside `openvino_genai.WhisperPipeline`: the word error rate of sentences
+that `espeak-ng` speaks, the processor seconds per second of audio, and the gaps between the tokens
 of chats meanwhile.
 
-With `--speaker`, a model that speaks is measured instead: the word errors of ten texts as Whisper
-hears them, what `sox` finds in the audio, and the gaps between the tokens of chats.
+With `--speaker`, a speech synthesis model is measured instead: the word error rate of ten texts by
+Whisper, the figures of `sox` about the audio, and the gaps between the tokens of chats.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ TEXTS = (
 
 
 class KeptSamples:
-    """Implements `Audio`: samples in memory."""
+    """Implements `Audio` for samples in memory."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
@@ -80,7 +80,7 @@ class KeptSamples:
 
 
 def speak(text: str, scratch: Path) -> Samples:
-    """Returns what `espeak-ng` says, decoded as the server does."""
+    """Returns the speech of `espeak-ng`, decoded as the server does."""
     path, decoded = scratch / "speech.wav", scratch / "samples"
     subprocess.run(["espeak-ng", "-s", "140", "-w", str(path), text], check=True)
     with path.open("rb") as source, decoded.open("wb") as target:
@@ -89,7 +89,7 @@ def speak(text: str, scratch: Path) -> Samples:
 
 
 def word_errors(found: str, said: str) -> tuple[int, int]:
-    """Returns the number of wrong, missing and further words, and of words that were said."""
+    """Returns the number of word errors (as for a word error rate) and of words spoken."""
     words, heard = (re.findall(r"[a-z']+", text.lower()) for text in (said, found))
     row = list(range(len(heard) + 1))
     for i, word in enumerate(words, start=1):
@@ -100,7 +100,7 @@ def word_errors(found: str, said: str) -> tuple[int, int]:
 
 
 def by_pipeline(pipeline: openvino_genai.WhisperPipeline, samples: Samples) -> tuple[str, float]:
-    """Returns the text and the seconds of computing for a second of audio."""
+    """Returns the pipeline's text and its processor seconds per second of audio."""
     start = time.perf_counter()
     given = samples.astype(np.float32) / np.float32(2**15)
     text = pipeline.generate(given).texts[0]
@@ -108,7 +108,7 @@ def by_pipeline(pipeline: openvino_genai.WhisperPipeline, samples: Samples) -> t
 
 
 async def by_backend(backend: SpeechBackend, samples: Samples) -> tuple[str, float]:
-    """The same of the server's backend."""
+    """Returns the same of the server's backend."""
     start = time.perf_counter()
     audio, params = KeptSamples(samples), SpeechParams()
     found = await backend.transcribe(audio, params, "bench", lambda text: None)
@@ -196,7 +196,7 @@ async def beside_chats(
 async def said_by(
     speaker: ServedSpeaker, text: str, voice: str, language: str
 ) -> tuple[Samples, float]:
-    """Returns the speech of a text, and the seconds of computing for a second of it."""
+    """Returns the speech of a text and the processor seconds per second of speech."""
     pieces = [SpeakText(piece, voice, 1.0, language) for piece in sentences(text)]
     encode = lambda samples, is_last: samples.tobytes()  # noqa: E731
     async with aclosing(speaker.backend.speak(pieces, encode, "bench")) as spoken:
@@ -221,8 +221,8 @@ def sox(samples: Samples, rate: int, *effects: str) -> tuple[Samples, dict[str, 
 
 
 def heard(samples: Samples, rate: int, text: str) -> list[object]:
-    """Returns what listening finds: seconds, characters a second, the peak and the loudness in dB,
-    samples at full scale, and seconds of silence before, in and after the speech."""
+    """Returns measurements of speech: seconds, characters per second, the peak and the loudness in
+    dB, clipped samples, and seconds of silence before, in and after the speech."""
     _, figures = sox(samples, rate, "stats")
     quiet = ("silence", "1", "0.02", "-45d")
     without_start, _ = sox(samples, rate, *quiet)

@@ -31,16 +31,15 @@ from bench.random_models.whisper_graph import (
 from fastovms.gguf.tokenizer import build_tokenizer, find_pre_tokenizer
 
 _TYPES: Final = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
-"""CTranslate2's numbers of types."""
+"""The codes of types in CTranslate2's files."""
 
 _NUM_TIMES: Final = 1501
 _RARITY: Final = 6.0
 _END: Final = 4.0
-"""How much less likely times are than letters in random models, and how much more the end."""
+"""Biases of logits in random models, which make times and the end less likely than letters."""
 
 _NUM_ENGLISH: Final = 51_864
-"""The size of the vocabulary of Whisper models for English only, which have the tokens of all
-languages too."""
+"""The vocabulary size of Whisper models for English, which have the tokens of all languages."""
 
 _FEATURES: Final = {
     "feature_extractor_type": "WhisperFeatureExtractor",
@@ -71,8 +70,8 @@ BYTE_STEPS: Final = {
     "post_processor": None,
     "decoder": {"type": "ByteLevel", **_BYTE_LEVEL},
 }
-"""The steps of Whisper's tokenizer, with the expression in its `ByteLevel` as a step of its own.
-The pipeline adds the tokens of the beginning itself."""
+"""The steps of Whisper's tokenizer, with the regular expression of its `ByteLevel` as a separate
+step. The pipeline adds the first tokens itself."""
 
 PLAIN_BPE: Final[Mapping[str, Any]] = {
     "merges": [],
@@ -127,11 +126,11 @@ def read_ctranslate2(path: Path) -> Weights:
 
 
 def with_names_of_hugging_face(arrays: Weights) -> Weights:
-    """Returns the weights of a Whisper model in CTranslate2's form as a Hugging Face state dict."""
+    """Returns the weights of a Whisper model of CTranslate2 as a Hugging Face state dict."""
     found: dict[str, NDArray[Any]] = {}
 
     def linear(source: str, *names: str) -> None:
-        """Divides a matrix, of which CTranslate2 joins some."""
+        """Splits matrices that CTranslate2 has joined."""
         weights, biases = arrays[f"{source}/weight"], arrays[f"{source}/bias"]
         parts = zip(names, np.split(weights, len(names)), np.split(biases, len(names)), strict=True)
         for name, rows, bias in parts:
@@ -173,7 +172,7 @@ def _num_layers(arrays: Weights, side: str) -> int:
 
 
 def shape_of(arrays: Weights) -> WhisperShape:
-    """Returns the shape of a model in CTranslate2's form."""
+    """Returns the shape of a model in CTranslate2's format."""
     vocab_size, size = arrays["decoder/embeddings/weight"].shape
     return WhisperShape(
         d_model=size,
@@ -227,11 +226,11 @@ def write_whisper(
     tokenizer: Mapping[str, Any],
     generation: Mapping[str, object],
 ) -> None:
-    """Writes a complete model directory, as optimum-intel lays one out.
+    """Writes a complete model directory in the format of optimum-intel.
 
     Args:
-        tokenizer: the content of its tokenizer.json.
-        generation: the content of its generation_config.json.
+        tokenizer: the content of tokenizer.json.
+        generation: the content of generation_config.json.
     """
     write_files(directory, shape, tokenizer, generation)
     graphs = WhisperGraphs(shape, weights)
@@ -242,7 +241,7 @@ def write_whisper(
 
 
 def write_tokenizer(directory: Path, tokenizer: Mapping[str, Any], ends: Mapping[str, int]) -> None:
-    """Writes the graphs of a tokenizer of bytes. `ends` are its tokens `eos` and `pad`."""
+    """Writes the graphs of a byte tokenizer. `ends` are its tokens `eos` and `pad`."""
     model = {"byte_fallback": False, "ignore_merges": False, **tokenizer["model"]}
     models = build_tokenizer({**tokenizer, **BYTE_STEPS, "model": model}, ends)
     for name, graph in zip(("tokenizer", "detokenizer"), models, strict=True):
@@ -255,7 +254,7 @@ def write_files(
     tokenizer: Mapping[str, Any],
     generation: Mapping[str, object],
 ) -> None:
-    """Writes the files of a model that both forms have."""
+    """Writes the files that both formats have."""
     directory.mkdir(parents=True, exist_ok=True)
     same = ("decoder_start_token_id", "eos_token_id", "pad_token_id", "bos_token_id")
     config = {
@@ -295,7 +294,7 @@ def write_safetensors(path: Path, weights: Weights) -> None:
 
 
 def convert(source: Path, directory: Path, hugging_face: Path | None = None) -> None:
-    """Makes an OpenVINO model of a directory with CTranslate2's `model.bin`, `config.json` and
+    """Creates an OpenVINO model from a directory with CTranslate2's `model.bin`, `config.json` and
     `tokenizer.json`."""
     arrays = read_ctranslate2(source / "model.bin")
     shape, weights = shape_of(arrays), with_names_of_hugging_face(arrays)
@@ -366,18 +365,19 @@ def write_tiny(directory: Path, *, is_multilingual: bool = True, seed: int = 0) 
 
 
 _CHUNK: Final = 100
-"""Frames of audio that the encoder of Qwen3-ASR reads at a time: twice its `n_window`."""
+"""The frames of audio that the encoder of Qwen3-ASR reads at a time: twice its `n_window`."""
 
 _END_OF_ASR: Final = 3.0
-"""How much more likely the end is than letters in the tiny Qwen3-ASR model."""
+"""The bias that makes the end more likely than letters in the tiny Qwen3-ASR model."""
 
 _REDUCTION: Final = 4
-"""How many outputs of Whisper's convolutions make one of Qwen3-ASR's, which has one more."""
+"""The number of outputs of Whisper's convolutions for each of Qwen3-ASR's, which has one more
+convolution."""
 
 
 def write_tiny_qwen3_asr(directory: Path, *, seed: int = 9) -> None:
-    """Writes a tiny model with random weights that has the inputs and outputs of Qwen3-ASR. Inside
-    it is a Whisper model, whose encoder reads a second at a time."""
+    """Writes a tiny model with random weights that has the inputs and outputs of Qwen3-ASR. It
+    contains a Whisper model, whose encoder reads one second at a time."""
     tokenizer = tiny_tokenizer(is_multilingual=False)
     first = len(tokenizer["model"]["vocab"])
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)

@@ -1,12 +1,12 @@
-"""Has more models than there is room for, and many who ask for them.
+"""Loads more models than fit into memory, under requests of many clients.
 
     python -m bench.switching                          # the demo model three times
-    python -m bench.switching a=DIR b=DIR c=DIR        # models of your own
-    python -m bench.switching --plot memory.svg        # and memory over time as a plot
+    python -m bench.switching a=DIR b=DIR c=DIR        # other models
+    python -m bench.switching --plot memory.svg        # with a plot of memory over time
     python -m bench.switching --serve-flag=--backend --serve-flag=genai
 
-Eight clients ask three models at random, of which two fit into memory; then two models take turns.
-It exits with 1 if a request fails, or if memory, threads or descriptors have grown.
+Eight clients request three models at random, two of which fit into memory; then two models take
+turns. The exit status is 1 if a request fails, or if memory, threads or descriptors grow.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fastovms.server_config import DEMO_MODEL
 
 _TIMEOUT: Final = 600.0
 _MAX_GROWTH: Final = 100.0
-"""MiB that the turns of two models may leave behind."""
+"""The growth in MiB that the turns of two models may cause."""
 _SAMPLE_INTERVAL: Final = 0.5
 
 
@@ -40,7 +40,7 @@ class Memory:
     """Samples of a process's memory.
 
     Attributes:
-        seconds, mebibytes: one of each a sample.
+        seconds, mebibytes: the time and the resident memory of each sample.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -48,7 +48,7 @@ class Memory:
 
     @contextmanager
     def sampled(self, server: ServerUnderTest) -> Iterator[None]:
-        """Takes samples in a thread, until the block ends."""
+        """Takes samples in a thread until the end of the block."""
         end, start = threading.Event(), time.monotonic()
 
         def sample() -> None:
@@ -66,7 +66,7 @@ class Memory:
 
 
 def ask(url: str, model: str) -> float:
-    """Asks for a few tokens. Returns the seconds to the answer's end; raises HTTPError."""
+    """Requests a few tokens. Returns the seconds to the end of the answer. Raises HTTPError."""
     body = {"model": model, "prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
     return _post(f"{url}/v1/completions", body)
 
@@ -80,7 +80,7 @@ def _post(url: str, body: dict[str, object]) -> float:
 
 
 def ask_at_random(url: str, names: Sequence[str], num_requests: int, num_clients: int) -> list[str]:
-    """Asks from several clients at once. Returns what has failed."""
+    """Sends requests for random models from several clients at once. Returns the failures."""
     rng = random.Random(0)
     asked = [rng.choice(names) for _ in range(num_requests)]
     failures: list[str] = []
@@ -108,7 +108,7 @@ def ask_at_random(url: str, names: Sequence[str], num_requests: int, num_clients
 
 
 def take_turns(server: ServerUnderTest, names: Sequence[str], num_rounds: int) -> bool:
-    """Asks models in turn, each of which makes the other leave. Returns whether nothing grows."""
+    """Requests models in turn, each evicts the other one. Returns whether nothing grows."""
     seconds: list[float] = []
     for name in names:  # what is made once, such as compiled kernels, is there afterwards
         ask(server.url, name)
@@ -130,7 +130,7 @@ def _taken(server: ServerUnderTest) -> tuple[float, int, int]:
 
 
 def cold_start(model: str, flags: Sequence[str]) -> float:
-    """Returns the seconds from the start of a server of one model to its first answer."""
+    """Returns the seconds from the start of a server with one model to its first answer."""
     start = time.perf_counter()
     with server_under_test("--model", model, *flags) as server:
         ask(server.url, model.partition("=")[0])
@@ -138,7 +138,7 @@ def cold_start(model: str, flags: Sequence[str]) -> float:
 
 
 def draw(memory: Memory, path: Path) -> None:
-    """Writes an SVG file: memory over time."""
+    """Writes an SVG file of memory over time."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -156,7 +156,7 @@ def draw(memory: Memory, path: Path) -> None:
 
 
 def main() -> int:
-    """Runs the test, and returns the exit code."""
+    """Runs the test and returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("models", nargs="*", metavar="NAME=DIR")
     parser.add_argument("--requests", type=int, default=500)

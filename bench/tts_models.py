@@ -27,10 +27,10 @@ from bench.speech_models import tiny_tokenizer, write_tokenizer
 _SIZE: Final = 16
 _MEL_BINS: Final = 80
 _HOP: Final = 256
-"""Samples of a frame of a spectrogram."""
+"""The samples of a spectrogram's frame."""
 
 _FRAMES: Final = 2
-"""Frames of a step of the decoder: `reduction_factor`."""
+"""The frames of a decoder step: `reduction_factor`."""
 
 _SPEAKER: Final = 512
 _STYLE: Final = 256
@@ -44,7 +44,7 @@ PHONEMES: Final = (
 
 
 class _Graph:
-    """Makes nodes with random weights."""
+    """Builds nodes with random weights."""
 
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
@@ -77,7 +77,7 @@ def _save(directory: Path, name: str, results: list[Any], inputs: list[Any]) -> 
 
 
 def write_speecht5(directory: Path, *, steps_a_token: float = 4.0) -> None:
-    """Writes a SpeechT5 model. It speaks `steps_a_token` frames for each token of a text."""
+    """Writes a SpeechT5 model, which generates `steps_a_token` frames for each token of a text."""
     graph = _Graph(0)
     num_tokens = 2000
     _write_json(
@@ -137,7 +137,7 @@ def write_speecht5(directory: Path, *, steps_a_token: float = 4.0) -> None:
 
 
 def write_kokoro(directory: Path, voices: Mapping[str, int]) -> None:
-    """Writes a Kokoro model. `voices` are the seeds of its voices, by their names."""
+    """Writes a Kokoro model. `voices` are the seeds of its voices by name."""
     graph = _Graph(1)
     vocab = {symbol: i for i, symbol in enumerate(PHONEMES)}
     _write_kokoro_config(directory, {symbol: i for symbol, i in vocab.items() if i})
@@ -162,7 +162,7 @@ def write_kokoro(directory: Path, voices: Mapping[str, int]) -> None:
 
 
 def _write_kokoro_config(directory: Path, vocab: Mapping[str, int]) -> None:
-    """Writes the `config.json` of a Kokoro model, given the ids of its phonemes."""
+    """Writes the `config.json` of a Kokoro model with the ids of its phonemes."""
     config = {
         "istftnet": {},
         "n_token": max(vocab.values()) + 1,

@@ -1,1 +1,1 @@
-"""How many servers are run as one."""
+"""Configurations for several servers behind one address."""

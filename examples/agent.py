@@ -1,4 +1,4 @@
-"""Lets the model call a function of this program, as often as it wants to, before it answers."""
+"""Lets the model call a function of this program repeatedly before it answers."""
 
 import json
 import os
@@ -10,7 +10,7 @@ client = OpenAI(base_url=BASE_URL, api_key=os.environ.get("OPENAI_API_KEY", "unu
 
 
 def get_weather(city: str) -> dict[str, object]:
-    """Stands for a call of a weather service."""
+    """Stands for a weather service."""
     return {"temperature": 18, "condition": "sunny"}
 
 

@@ -1,4 +1,4 @@
-"""Starts a response in the background, follows it, stops following, and takes it up again later."""
+"""Starts a background response, follows its stream, stops, and resumes the stream later."""
 
 import os
 

@@ -1,4 +1,5 @@
-"""Has a server answer a file of requests when it has time, and reads the file of answers."""
+"""Sends a file of requests as a batch, which the server processes when it has time, and reads the
+file of results."""
 
 import json
 import os

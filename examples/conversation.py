@@ -1,4 +1,4 @@
-"""Talks to the model in a conversation that the server keeps: each turn sends only what is new."""
+"""Chats in a conversation that the server stores: each turn sends only the new message."""
 
 import os
 

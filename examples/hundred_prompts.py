@@ -1,4 +1,4 @@
-"""Sends a hundred prompts at once; the server computes them together, batched step by step."""
+"""Sends a hundred prompts at once. The server computes them together with continuous batching."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ async def main() -> None:
     async with AsyncOpenAI(base_url=BASE_URL, api_key=api_key) as client:
 
         async def add(first: int, second: int) -> bool:
-            """Asks for a sum. Returns whether the answer has it."""
+            """Requests a sum. Returns whether the answer contains it."""
             answer = await client.chat.completions.create(
                 model="demo_model",
                 messages=[{"role": "user", "content": f"What is {first} + {second}?"}],

@@ -1,5 +1,5 @@
-"""Lets the model call functions with Anthropic's client: its runner calls them and tells it what
-they returned, until it answers."""
+"""Lets the model call functions with Anthropic's client, whose runner executes the calls and
+returns the results to the model until it answers."""
 
 import os
 

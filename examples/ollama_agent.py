@@ -1,5 +1,8 @@
-"""Lets the model call functions with Ollama's client, which makes tools of them, until it answers.
-The server's address is in the environment: OLLAMA_HOST."""
+"""Lets the model call functions with Ollama's client, which derives tools from functions, until it
+answers.
+
+The environment variable OLLAMA_HOST names the server's address.
+"""
 
 import os
 

@@ -1,4 +1,5 @@
-"""Answers a question from documents: finds passages by vectors, ranks them, and asks the model."""
+"""Answers a question from documents: finds passages by embeddings, reranks them, and asks the
+model."""
 
 import os
 import sys
@@ -18,7 +19,7 @@ question = sys.argv[1] if len(sys.argv) > 1 else "Who has the key of the cellar?
 
 
 def embed(texts: list[str]) -> list[list[float]]:
-    """Returns the vector of each text, of length 1."""
+    """Returns the normalized embedding of each text."""
     return [item.embedding for item in client.embeddings.create(model="bge", input=texts).data]
 
 

@@ -1,4 +1,4 @@
-"""Asks for an answer in the form of a pydantic model, which a grammar makes the server keep to."""
+"""Requests an answer as a pydantic model; the server enforces its JSON Schema with a grammar."""
 
 import os
 

@@ -1,1 +1,1 @@
-"""Commands that measure figures, hold them to limits, and write them into a page."""
+"""Commands that measure figures, check their limits, and write them into a page."""

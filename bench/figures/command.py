@@ -1,4 +1,4 @@
-"""What every measurement offers to the command line."""
+"""The interface of a measurement to the command line."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Command:
     """A measurement: `python -m PROGRAM NAME`.
 
     Attributes:
-        help: what it does, in one sentence.
-        run: measures and returns the figures. It gets the common options `seed` (an integer that
-            decides every random choice) and `short` (whether a few seconds must do), and those of
-            its own.
-        add_arguments: declares its own options, whose defaults are those of the full length.
-        short: what the own options are instead in the short form; None = it has none, since nothing
-            that it measures in a few seconds would mean anything.
+        help: a description in one sentence.
+        run: measures and returns the figures. Its arguments are the common options `seed` (an
+            integer that determines every random choice) and `short` (whether to measure for a few
+            seconds), and the command's own options.
+        add_arguments: declares the command's own options, with the defaults of the full length.
+        short: the values of these options in the short form; None = there is no short form, because
+            a few seconds would show nothing.
     """
 
     help: str

@@ -19,8 +19,8 @@ from bench.figures.figure import figures_table
 from bench.figures.record import record
 
 _SHORT_PATIENCE = 4
-"""How many times as long anything may take in the short form. That runs with the tests, on machines
-that are busy with other things, too; what must never happen must not happen there either."""
+"""The factor of all time limits in the short form, which runs with the tests on busy machines.
+Limits of counts do not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class CommandLine:
 
     Attributes:
         program: the package.
-        help: what is printed where no command is named.
-        page: where `--record` writes figures.
-        modules: the module of each command, which has its `Command` as `COMMAND`.
+        help: the text to print if no command is given.
+        page: the page into which `--record` writes figures.
+        modules: the module of each command, which defines its `Command` as `COMMAND`.
     """
 
     program: str
@@ -44,10 +44,11 @@ class CommandLine:
         return command
 
     def run(self) -> None:
-        """Does what the process's arguments say.
+        """Runs the command of the process's arguments.
 
         Raises:
-            SystemExit: with 1, a figure is beyond its limit; with 2, the arguments are wrong.
+            SystemExit: with status 1, a figure exceeds its limit; with status 2, the arguments are
+                wrong.
         """
         arguments = sys.argv[1:]
         if arguments == ["--short"]:
@@ -67,7 +68,7 @@ class CommandLine:
 
     def _run_all(self) -> None:
         """Runs the short form of every command that has one, each in its own process, one per
-        processor at a time. Raises SystemExit: one of them failed."""
+        processor at a time. Raises SystemExit if one fails."""
         names = [name for name in self.modules if self.command(name).short is not None]
 
         def run(name: str) -> bool:
@@ -84,7 +85,7 @@ class CommandLine:
             raise SystemExit("a figure is beyond its limit")
 
     def options(self, name: str, arguments: list[str]) -> argparse.Namespace:
-        """Returns the options of a command. Raises SystemExit: they are wrong."""
+        """Returns the options of a command. Raises SystemExit if they are wrong."""
         command = self.command(name)
         parser = argparse.ArgumentParser(
             f"python -m {self.program} {name}", description=command.help, allow_abbrev=False
@@ -102,7 +103,8 @@ class CommandLine:
         return parser.parse_args(arguments)
 
     def _run(self, name: str, arguments: list[str]) -> bool:
-        """Runs one command and prints its figures. Returns whether all of them hold."""
+        """Runs one command and prints its figures. Returns whether all of them are within their
+        limits."""
         options = self.options(name, arguments)
         line = " ".join([f"python -m {self.program}", name, *arguments]).replace(" --record", "")
         print(f"\n{line}", flush=True)

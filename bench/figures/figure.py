@@ -1,4 +1,4 @@
-"""The figures that a command measures, and the limits that they must hold."""
+"""The figures that a command measures, with their limits."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ HEADER = ("figure", "value", "limit", "holds")
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured number.
+    """A measured number.
 
     Attributes:
-        name: what was measured, in words.
+        name: a description.
         value: the measured number, in `unit`.
         unit: such as "s" or "MiB"; empty for a count.
-        at_most: the largest value that is good; None = there is no upper limit.
-        at_least: the smallest value that is good; None = there is no lower limit.
+        at_most: the upper limit; None = there is none.
+        at_least: the lower limit; None = there is none.
     """
 
     name: str
@@ -32,20 +32,20 @@ class Figure:
 
     @property
     def holds(self) -> bool:
-        """Whether the value is within its limits. A value that is no number never is."""
+        """Returns whether the value is within its limits. NaN never is."""
         above = self.at_least is None or self.value >= self.at_least
         below = self.at_most is None or self.value <= self.at_most
         return above and below and self.value == self.value
 
     def with_patience(self, factor: float) -> Figure:
-        """Returns a figure that, if it is a time, may be `factor` times as long."""
+        """Returns a figure whose upper limit is multiplied by `factor` if it is a time."""
         if self.at_most is None or self.unit not in _TIMES:
             return self
         return replace(self, at_most=factor * self.at_most)
 
     @property
     def limit(self) -> str:
-        """The limits in words, such as "at most 5 s"; empty if there are none."""
+        """Returns the limits in words, such as "at most 5 s"; empty if there are none."""
         parts = [
             f"{word} {_show(bound)} {self.unit}".rstrip()
             for word, bound in (("at least", self.at_least), ("at most", self.at_most))
@@ -55,7 +55,7 @@ class Figure:
 
 
 def figures_table(figures: Sequence[Figure]) -> str:
-    """Renders figures as a Markdown table. Only what has a limit says whether it holds."""
+    """Renders figures as a Markdown table. Only figures with a limit say whether it holds."""
     return table(
         HEADER,
         [

@@ -14,15 +14,15 @@ from bench.figures.figure import Figure, figures_table
 def record(
     page: Path, name: str, *, line: str, seconds: float, load: float, figures: Sequence[Figure]
 ) -> None:
-    """Replaces what stands between the comments `figures of NAME` and `end` of the page.
+    """Replaces the text between the comments `figures of NAME` and `end` of the page.
 
     Args:
-        line: the command line that measured them.
-        seconds: how long that took.
-        load: the machine's load average before it, which is that of its other work.
+        line: the command line that measured the figures.
+        seconds: the duration of the measurement.
+        load: the machine's load average before it.
 
     Raises:
-        SystemExit: the page has no such place.
+        SystemExit: the page lacks these comments.
     """
     text = page.read_text(encoding="utf-8")
     place = re.compile(rf"(<!-- figures of {re.escape(name)} -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -1,1 +1,1 @@
-"""The server around an engine whose tokens cost nothing, and what requests cost there."""
+"""The whole server with an engine that computes nothing, to measure the cost of requests."""

@@ -1,6 +1,6 @@
-"""The whole server around a null engine: tokens cost nothing, everything else is real.
+"""The whole server with an engine that computes nothing.
 
-Started by `bench.http`, or by hand: `python -m bench.null_engine.null_server --port 8000`.
+`bench.http` starts it. By hand: `python -m bench.null_engine.null_server --port 8000`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class _Running:
 
 
 class NullBackend:
-    """Gives every running request one token a pass of the event loop, of the same text for all."""
+    """Gives every running request one token per iteration of the event loop, with the same text for
+    all."""
 
     def __init__(self, model: ModelInfo, token_ids: list[int]) -> None:
         """
@@ -118,17 +119,18 @@ class NullBackend:
 
 
 class NullTokenizer(Tokenizer):
-    """Takes no time to encode: a token for each four characters, always the same ones."""
+    """A tokenizer that encodes in no time: one token for every four characters, always the same
+    ones."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [0] * (1 + len(text) // 4)
 
 
 def null_models(*, encodes: bool) -> ServedModels:
-    """One model with the demo model's chat template.
+    """Returns one model with the demo model's chat template.
 
     Args:
-        encodes: prompts are encoded by the demo model's tokenizer.
+        encodes: whether the demo model's tokenizer encodes prompts.
     """
     tokenizer = Tokenizer.load(DEMO_MODEL)
     token_ids = tokenizer.encode(TEXT)

@@ -1,4 +1,4 @@
-"""Whole requests to the server around a null engine, as wrk sends them."""
+"""Measures whole requests of wrk to the server with the null engine."""
 
 from __future__ import annotations
 
@@ -37,17 +37,18 @@ KINDS: Final = tuple(
 
 
 class Run(NamedTuple):
-    """What came of asking the server for some seconds."""
+    """The result of sending requests for some seconds."""
 
     requests_per_second: float
     cpu_ms: float
 
 
 def measure_requests(num_connections: int, seconds: int, num_runs: int, *, encodes: bool) -> None:
-    """
+    """Measures requests.
+
     Args:
-        encodes: prompts are encoded by the demo model's tokenizer; otherwise they cost nothing, as
-            the engine does.
+        encodes: whether the demo model's tokenizer encodes prompts; otherwise encoding takes no
+            time.
     """
     server_core, client_core = two_cores()
     more = () if encodes else ("--null-tokenizer",)
@@ -61,10 +62,10 @@ def measure_requests(num_connections: int, seconds: int, num_runs: int, *, encod
 
 
 class WrkLoad:
-    """Asks over and over, as wrk does."""
+    """Sends requests continuously with wrk."""
 
     def __init__(self, num_connections: int, seconds: int, core: int) -> None:
-        """Raises SystemExit: wrk is missing."""
+        """Raises SystemExit: wrk is not installed."""
         wrk = shutil.which("wrk")
         if wrk is None:
             raise SystemExit("wrk is missing: apt-get install wrk")
@@ -73,7 +74,7 @@ class WrkLoad:
         self._seconds = seconds
 
     def run(self, server: ServerProcess, kind: Kind) -> Run:
-        """Raises SystemExit: not every answer was one."""
+        """Raises SystemExit: a request failed."""
         before = server.cpu_seconds
         output = subprocess.run(
             self._of(server, kind), capture_output=True, text=True, check=True
@@ -87,7 +88,7 @@ class WrkLoad:
 
     @contextmanager
     def running(self, server: ServerProcess, kind: Kind) -> Iterator[None]:
-        """Asks until the end of the block."""
+        """Sends requests until the end of the block."""
         with subprocess.Popen(self._of(server, kind), stdout=subprocess.DEVNULL) as process:
             try:
                 yield

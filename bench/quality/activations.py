@@ -1,4 +1,4 @@
-"""Computes what activations of 8 bits cost on processors that do not multiply them."""
+"""Simulates 8-bit activations on processors whose instructions do not support them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Node = Any
 
 
 def matrices(model: ov.Model) -> list[Node]:
-    """Returns the products with compressed weights, in their order; the last one is the head."""
+    """Returns the products with compressed weights in order; the last one is the head."""
     return [
         node
         for node in model.get_ordered_ops()
@@ -33,14 +33,15 @@ def _is_compressed(node: Node) -> bool:
 def quantize_activations(
     model: ov.Model, group_size: int, takes: Callable[[int, int], bool] = lambda index, num: True
 ) -> int:
-    """Rounds what goes into products with compressed weights to 8 bits with a scale a group, as
-    OpenVINO's kernels do, and goes on in f32. Products whose rows are no whole groups are left.
+    """Rounds the activations of products with compressed weights to 8 bits with a scale per group,
+    as OpenVINO's kernels do, and continues in f32. Products whose rows are not divisible into
+    groups are unchanged.
 
     Args:
-        takes: tells by its index among the products, and by their number, whether one is changed.
+        takes: decides by the index of a product and the number of products whether it is changed.
 
     Returns:
-        How many are.
+        The number of changed products.
     """
     found = matrices(model)
     num_changed = 0

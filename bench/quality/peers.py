@@ -1,4 +1,4 @@
-"""What other engines cost in exactness: genai's pipeline, and llama.cpp with its own kernels."""
+"""Measures the exactness of other engines: genai's pipeline, and llama.cpp with its own kernels."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from fastovms.parts.tuning.quality import CHUNK, chunk_logits
 _CACHE_SIZE: Final = 1
 _AT_ONCE: Final = 64
 _CONTEXT: Final = 512
-"""Tokens of a text in llama.cpp's program, which compares the second half of each."""
+"""The tokens of a text in llama.cpp's program, which compares the second half of each text."""
 
 
 class PeerQuality(NamedTuple):
-    """See `fastovms.parts.tuning.quality.Quality`; None = the engine does not report it."""
+    """The figures of another engine, as in `fastovms.parts.tuning.quality.Quality`; None = not
+    reported."""
 
     mean_difference: float | None
     agreement: float
@@ -35,10 +36,10 @@ class PeerQuality(NamedTuple):
 def genai_quality(
     model_dir: Path, exact: Model, texts: Sequence[Sequence[int]], stride: int
 ) -> PeerQuality:
-    """Runs genai's pipeline with its own properties, and its own cache of prefixes.
+    """Measures genai's pipeline with its default properties and its prefix cache.
 
     Args:
-        stride: the likeliest token is compared behind every so many tokens of a text.
+        stride: the greedy token is compared after every `stride` tokens of a text.
     """
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.cache_size = _CACHE_SIZE
@@ -67,8 +68,7 @@ def genai_quality(
 
 
 def _reference(exact: Model, text: Sequence[int]) -> tuple[list[int], Floats]:
-    """Returns the likeliest token behind each token, and the log probability of the one that
-    follows."""
+    """Returns the greedy token after each token, and the log probability of the next token."""
     exact.allocate_cache(-(-len(text) // exact.block_size))
     token_ids = array("q", text)
     likeliest: list[int] = []
@@ -89,8 +89,8 @@ def _generate(
     *,
     echo: bool,
 ) -> list[tuple[list[int], list[float]]]:
-    """Returns the likeliest token behind each prompt, after the prompt itself with `echo`, and
-    their log probabilities."""
+    """Returns the greedy token after each prompt, preceded by the prompt if `echo` is set, and the
+    log probabilities."""
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = 1
     config.ignore_eos = True
@@ -108,15 +108,15 @@ def _generate(
 
 
 def llama_quality(programs: Path, file: Path, text: str, scratch: Path) -> PeerQuality:
-    """Runs llama.cpp against the same weights in f32.
+    """Compares llama.cpp with the same weights in f32.
 
     Args:
         programs: the directory of `llama-quantize` and `llama-perplexity`.
-        scratch: an existing directory for files of gigabytes.
+        scratch: an existing directory for temporary files of some gigabytes.
 
     Raises:
         subprocess.CalledProcessError: a program failed.
-        ValueError: it has printed something else.
+        ValueError: its output has another format.
     """
     plain, logits, page = (scratch / f"{file.stem}.{kind}" for kind in ("f32", "logits", "txt"))
     page.write_text(text)
@@ -133,7 +133,7 @@ def _run(*command: object) -> str:
 
 
 def read_llama(printed: str) -> PeerQuality:
-    """Reads what `llama-perplexity --kl-divergence` prints.
+    """Parses the output of `llama-perplexity --kl-divergence`.
 
     Raises:
         ValueError: a figure is missing.

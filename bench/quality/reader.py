@@ -1,4 +1,4 @@
-"""Finds models that our GGUF reader makes wrong graphs of."""
+"""Finds models for which our GGUF reader builds wrong graphs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fastovms.parts.tuning.quality import chunk_logits
 
 NUM_GREEDY: Final = 16
 MAX_DIFFERENCE: Final = 1e-2
-"""The largest difference of log probabilities that rounding in f32 may make."""
+"""The largest difference of log probabilities that rounding in f32 may cause."""
 
 MIN_AGREEMENT: Final = 0.99
 
 
 class ReaderCheck(NamedTuple):
-    """The graph in f32 throughout against the file's own values in f64.
+    """The comparison of the graph in f32 with the file's values in f64.
 
     Attributes:
-        worst_difference: of the log probabilities of the text's tokens.
-        agreement: the share of the text's tokens with the same likeliest one behind them.
-        num_greedy: how many tokens of a greedy text are the same, of `NUM_GREEDY`.
+        worst_difference: the largest difference of the log probabilities of the text's tokens.
+        agreement: the share of positions with the same greedy token.
+        num_greedy: the number of equal tokens of a greedy text, out of `NUM_GREEDY`.
     """
 
     worst_difference: float
@@ -39,7 +39,7 @@ class ReaderCheck(NamedTuple):
 
 
 def check_reader(model_dir: Path, file: Path, text: Sequence[int]) -> ReaderCheck:
-    """Compares the directory that was made of a file with the file."""
+    """Compares a converted directory with its GGUF file."""
     model = load_model(model_dir, exact=True)
     num = len(text)
     model.allocate_cache(-(-(num + NUM_GREEDY) // model.block_size))

@@ -1,1 +1,1 @@
-"""Makes the graphs, weights and texts of models with random weights, without torch."""
+"""Builds the graphs, weights and texts of models with random weights, without torch."""

@@ -1,4 +1,4 @@
-"""Nodes that every graph of a random model has."""
+"""Nodes that the graphs of all random models use."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def parameter(name: str, shape: list[int], dtype: type) -> Node:
 
 
 def index(value: int | list[int]) -> Node:
-    """Returns a constant of i64."""
+    """Returns an i64 constant."""
     return ops.constant(np.array(value, np.int64))
 
 
 def real(value: float) -> Node:
-    """Returns a constant of f32."""
+    """Returns an f32 constant."""
     return ops.constant(np.array(value, np.float32))
 
 
 def dimension(node: Node, axis: int | list[int]) -> Node:
-    """Returns a number, or several, of a node's shape."""
+    """Returns one or more dimensions of a node's shape."""
     return ops.gather(ops.shape_of(node), index(axis), index(0))

@@ -1,4 +1,4 @@
-"""Makes texts of random words, which the tokenizers of `bench.encoder_models` know."""
+"""Generates texts of random words that the tokenizers of `bench.encoder_models` know."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def make_texts(num: int, shape_size: int, seed: int = 0) -> list[str]:
     """Returns texts of 10 to 200 words, most of them short.
 
     Args:
-        shape_size: the size of the vocabulary that the words are of.
+        shape_size: the size of the vocabulary of the words.
     """
     rng = random.Random(seed)
     words = [word for word in vocabulary(shape_size) if word.isalpha() and len(word) > 1]

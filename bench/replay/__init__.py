@@ -1,5 +1,5 @@
-"""Plays real texts through the real engine at real cost, to see what drafts gain.
+"""Replays real texts through the engine at real cost, to measure the gain of drafts.
 
-A model with random weights computes each step, and then the token that the text has next wins:
-drafts are accepted as often as the text allows, and steps take as long as the model does.
+A model with random weights computes each step, then the next token of the text is made the most
+likely one: drafts are accepted as often as the text allows, and steps take their real time.
 """

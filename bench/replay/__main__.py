@@ -1,11 +1,11 @@
-"""Plays real texts through the real engine, without drafts and with them in turn.
+"""Replays real texts through the engine, without drafts and with drafts in turn.
 
     python -m bench.replay MODEL_DIR --data DIR
 
-DIR keeps what the texts are made of: releases of Python packages, which are downloaded, a tokenizer
-trained on them, and chats of the demo model. Sessions are played in order, so that drafts find what
-a server would remember. Of prompts no more is computed than the first token needs, so that the time
-is that of decoding. Needs the extra `bench`.
+DIR caches the sources of the texts: releases of Python packages, which are downloaded, a tokenizer
+trained on them, and chats of the demo model. Sessions run in order, so that drafts find what a
+server would remember. Only the last part of a prompt is computed, so that the time is that of
+decoding. Needs the extra `bench`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ HEADER: Final = ("text", "streams", "drafts", "tok/s", "ratio", "right", "draft"
 
 
 class Side(NamedTuple):
-    """A way to draft."""
+    """A configuration of drafts."""
 
     config: EngineConfig
     params: SamplingParams
@@ -52,8 +52,8 @@ SIDES: Final = {
 
 
 def measure(players: dict[str, Player], rounds: Iterable[list[Session]]) -> dict[str, list[Played]]:
-    """Plays the rounds with each player in turn. The first one is for them to learn from, what
-    drafts are worth and what steps cost, and is left out."""
+    """Replays the rounds with each player in turn. The first round, in which players learn the
+    costs of steps and the value of drafts, is not counted."""
     rounds = iter(rounds)
     first = next(rounds)
     for player in players.values():
@@ -68,7 +68,7 @@ def measure(players: dict[str, Player], rounds: Iterable[list[Session]]) -> dict
 
 
 def rows_of(kind: str, num_streams: int, played: dict[str, list[Played]]) -> list[list[object]]:
-    """Returns a row of the table for each side."""
+    """Returns the table row of each side."""
     speeds = {name: [p.tokens_per_second for p in rounds] for name, rounds in played.items()}
     rows: list[list[object]] = []
     for name, rounds in played.items():

@@ -1,7 +1,7 @@
-"""Agent loops: ten tool calls that look through a package and edit it, with a growing history.
+"""Agent loops: ten tool calls that read and edit a package, with a growing history.
 
-Files, matches and edits are those of the package. What the agent thinks aloud is real prose that no
-prompt has, each sentence once, so that drafts cannot win there what they would not elsewhere.
+Files, matches and edits are those of the package. The agent's comments are real prose that no
+prompt contains, each sentence once, so that drafts do not gain more than in reality.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bench.replay.vocabulary import Vocabulary
 
 NUM_CALLS = 10
 NUM_LINES = 24
-"""Lines of a part of a file that is read or written at a time."""
+"""The number of lines that a tool call reads or writes."""
 
 _MAX_LISTED = 30
 _SYSTEM = """system
@@ -30,8 +30,8 @@ edit_file(path, old_text, new_text), run_tests(path).
 def agent_loops(
     package: Package, vocabulary: Vocabulary, thoughts: Iterator[str]
 ) -> Iterator[Session]:
-    """Yields sessions of `NUM_CALLS` turns, as many as the package has changes and there are
-    thoughts for."""
+    """Yields sessions of `NUM_CALLS` turns until the changes of the package or the comments are
+    used up."""
     changes = iter(list(package.changes(NUM_LINES)))
     while some := list(islice(changes, (NUM_CALLS - 1) // 3)):
         steps = list(islice(_steps(package, some), NUM_CALLS))
@@ -75,7 +75,7 @@ def _steps(package: Package, changes: list[Change]) -> Iterator[tuple[str, dict[
 
 
 def _hunk(old: str, new: str) -> tuple[str, str]:
-    """Returns what differs, with the lines around it that say where it is."""
+    """Returns a changed part with the lines around it."""
     old_lines, new_lines = old.splitlines(keepends=True), new.splitlines(keepends=True)
     start = 0
     while old_lines[start : start + 1] == new_lines[start : start + 1]:

@@ -1,4 +1,4 @@
-"""Chats: what the demo model answers, several turns of it."""
+"""Chats: answers of the demo model over several turns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _CACHE_TOKENS = 64 * 1024
 
 
 def chats(texts: list[list[str]], vocabulary: Vocabulary) -> Iterator[Session]:
-    """Yields a session for each chat, of which `texts` has what both sides say in turn."""
+    """Yields a session for each chat. `texts` has the messages of both sides in turn."""
     for chat in texts:
         history: tuple[int, ...] = ()
         turns = []
@@ -43,7 +43,7 @@ def chats(texts: list[list[str]], vocabulary: Vocabulary) -> Iterator[Session]:
 
 
 def kept_chats(path: Path) -> list[list[str]]:
-    """Reads the chats at `path`, which are generated and written first where it is missing."""
+    """Reads the chats at `path`, which are generated and written first if they are missing."""
     if not path.exists():
         path.write_text(json.dumps(_generated(), indent=1))
     texts: list[list[str]] = json.loads(path.read_text())

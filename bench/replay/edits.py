@@ -1,4 +1,4 @@
-"""Edits: parts of files as they were in a release, to be written as they are in the next one."""
+"""Edits: parts of a file in an older release are rewritten as in the newer one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from bench.replay.vocabulary import Vocabulary
 
 NUM_LINES = 30
 NUM_EDITS = 2
-"""One after another, of the same package."""
+"""The number of successive edits of the same package."""
 
 
 def edits(package: Package, vocabulary: Vocabulary) -> Iterator[Session]:
-    """Yields sessions of `NUM_EDITS` parts that have changed."""
+    """Yields sessions of `NUM_EDITS` changed parts."""
     changes = package.changes(NUM_LINES)
     while len(some := list(islice(changes, NUM_EDITS))) == NUM_EDITS:
         yield Session(tuple(_edit(change, vocabulary) for change in some))

@@ -1,4 +1,4 @@
-"""Extraction: the functions of a source text as JSON records under a schema."""
+"""Extraction: the functions of a source text as JSON records with a schema."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.replay.vocabulary import END_TOKEN_ID, Vocabulary
 from fastovms.params import Grammar, GrammarKind
 
 NUM_FUNCTIONS = 5
-"""In the text of one prompt."""
+"""The number of functions in one prompt."""
 
 _STRING = {"type": "string"}
 SCHEMA = {
@@ -34,7 +34,7 @@ SCHEMA = {
 def extraction(
     package: Package, vocabulary: Vocabulary, *, with_grammar: bool = False
 ) -> Iterator[Session]:
-    """Yields a session for every few documented functions in a row."""
+    """Yields a session for each group of successive documented functions."""
     grammar = Grammar(GrammarKind.JSON_SCHEMA, json.dumps(SCHEMA)) if with_grammar else None
     for text in package.new.values():
         functions = [
@@ -57,7 +57,7 @@ def extraction(
 
 
 def _head(lines: list[str], function: ast.FunctionDef) -> str:
-    """Returns a function's text down to the end of its docstring."""
+    """Returns the text of a function up to the end of its docstring."""
     return "".join(lines[function.lineno - 1 : function.body[0].end_lineno])
 
 

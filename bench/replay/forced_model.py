@@ -1,4 +1,4 @@
-"""Has a model say what it is told, at the cost of what it would have said itself."""
+"""A model that is forced to generate a given text, at the cost of its own computation."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 from fastovms.engine.sequence import Sequence as EngineSequence
 
 _NUM_MEASURED: Final = 3
-"""Of steps with a part of a prompt."""
+"""The number of tokens of a step with a part of a prompt."""
 
 _LIKELIEST: Final = np.float32(1e30)
-"""The logit of the token that is told: a number, as a model's logits have to be."""
+"""The logit of the forced token. It is a finite number, as logits must be."""
 
 _LIKELIEST_BITS: Final = np.uint16(_LIKELIEST.view(np.uint32) >> 16)
-"""The same in bfloat16."""
+"""The same number in bfloat16."""
 
 
 class ForcedModel(ModelWrapper):
-    """Computes what its model does, and makes the token that each sequence has next the likeliest.
+    """Computes the steps of another model, and makes the next token of each sequence's text the
+    most likely one.
 
-    A row behind drafted tokens gives the token that the text has there, too: where a draft is
-    wrong, the engine does not look at the rows behind it. Tokens of prompts whose logits nobody
-    wants are left out: what they leave in the cache changes the cost of no later step. `clock` goes
-    on as if they had been computed, so that an engine learns what they cost.
+    Rows after drafted tokens also get the text's token: after a wrong draft, the engine ignores the
+    rows behind it. Prompt tokens without requested logits are not computed; their keys and values
+    change the cost of no later step. `clock` advances as if they had been computed, so that an
+    engine learns their cost.
 
     Attributes:
-        texts: token ids of prompt and answer, by request.
-        running: the engine's running sequences, by which a step's rows are told apart.
+        texts: the token ids of prompt and answer, by request.
+        running: the engine's running sequences, which identify the rows of a step.
     """
 
     def __init__(self, model: Model) -> None:
@@ -48,7 +49,7 @@ class ForcedModel(ModelWrapper):
         self._seconds_left_out = 0.0
 
     def allocate_cache(self, num_blocks: int) -> None:
-        """Reserves the cache and fills it with zeros, since steps read what nobody has written."""
+        """Allocates the cache filled with zeros, because steps read unwritten blocks."""
         self._model.allocate_cache(num_blocks)
         for block_id in range(num_blocks):
             for memory in self._model.block_rows(block_id):
@@ -56,9 +57,8 @@ class ForcedModel(ModelWrapper):
         self._prompt_token_seconds = self._measure_prompt_token()
 
     def _measure_prompt_token(self) -> float:
-        """Returns the seconds that a token of a prompt takes among others, the first time left out,
-        when OpenVINO makes everything ready. Too long a time would keep drafts short, since what
-        more rows cost is not known before there have been any."""
+        """Returns the seconds of a prompt token in a chunk. The first run is not measured, because
+        OpenVINO prepares its kernels in it; too long a time would keep drafts short."""
         num_tokens = DEFAULT_TOKEN_BUDGET
         num_blocks = -(-num_tokens // self.block_size)
         layout = StepLayout(self.block_size)
@@ -72,7 +72,8 @@ class ForcedModel(ModelWrapper):
         return statistics.median(seconds[1:]) / num_tokens
 
     def clock(self) -> float:
-        """Returns seconds, as `time.perf_counter` does, with those left out."""
+        """Returns the time like `time.perf_counter`, plus that of the tokens that were not
+        computed."""
         return time.perf_counter() + self._seconds_left_out
 
     def infer(self, inputs: StepInputs) -> RawLogits:
@@ -89,7 +90,7 @@ class ForcedModel(ModelWrapper):
         return logits
 
     def _next_token_ids(self, inputs: StepInputs) -> NDArray[np.int64]:
-        """Returns for each row the token that its sequence has after it: int64 [R]."""
+        """Returns the next token of the sequence after each row: int64 [R]."""
         texts = {
             s.block_table[s.num_computed_tokens // self.block_size]: self.texts[s.request_id]
             for s in self.running
@@ -111,13 +112,13 @@ class ForcedModel(ModelWrapper):
 
 
 def _token_at(text: Sequence[int], position: int) -> int:
-    """Returns a token of a text, or any behind its end, where wrong drafts may lead."""
+    """Returns a token of a text, or any token after its end, which wrong drafts may reach."""
     return text[position] if position < len(text) else 0
 
 
 def _sampled_part(inputs: StepInputs) -> StepInputs:
-    """Returns the inputs without the tokens whose logits are not wanted. Those of a sequence whose
-    logits are wanted are its last ones."""
+    """Returns the inputs without the tokens whose logits are not requested. Requested ones are the
+    last tokens of a sequence."""
     sampled = inputs.sampled_token_indices
     begins = np.searchsorted(sampled, inputs.subsequence_begins)
     num_tokens = np.diff(begins)
@@ -140,6 +141,5 @@ def _sampled_part(inputs: StepInputs) -> StepInputs:
 
 
 def _begins(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int32]:
-    """Returns where parts of these lengths begin, one after another, and where the last one
-    ends."""
+    """Returns the offsets of successive parts with these lengths, and the end of the last one."""
     return np.cumsum([0, *lengths], dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Makes the sessions of each kind of text that is played."""
+"""Builds the sessions of each kind of text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RANDOM_ANSWER: Final = 256
 
 @dataclass(frozen=True)
 class Data:
-    """What texts are made of."""
+    """The sources of the texts."""
 
     packages: list[Package]
     vocabulary: Vocabulary
@@ -31,7 +31,7 @@ class Data:
 
     @classmethod
     def kept(cls, directory: Path) -> Data:
-        """Reads what lies in a directory, and makes or downloads what is missing there."""
+        """Reads the sources in a directory; missing ones are generated or downloaded."""
         packages = fetch_packages(directory)
         texts = [text for package in packages for text in package.old.values()]
         vocabulary = Vocabulary.kept(directory / "tokenizer.json", texts)
@@ -60,7 +60,7 @@ def _agent_loops(data: Data) -> Iterator[Session]:
 
 
 def _in_turn(parts: Iterable[Iterator[Session]]) -> Iterator[Session]:
-    """Yields a session of each part, then the next ones."""
+    """Yields a session of each part in turn."""
     for some in zip_longest(*parts):
         yield from (session for session in some if session is not None)
 

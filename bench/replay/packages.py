@@ -1,4 +1,4 @@
-"""Fetches releases of Python packages, whose files are the texts that are edited and read."""
+"""Downloads releases of Python packages, whose files are the texts to edit and read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RELEASES: Final = (
     ("starlette", "0.36.3", "0.37.2"),
     ("anyio", "4.2.0", "4.3.0"),
 )
-"""The packages with an older and a newer release of each."""
+"""The packages, with an older and a newer release of each."""
 
 _SENTENCE: Final = re.compile(r"[A-Z][^.\n`:<>|*=_(){}\[\]]{40,160}\.(?=\s)")
 
@@ -46,7 +46,7 @@ class Package:
     """Two releases of a package.
 
     Attributes:
-        old, new: the texts of its modules by their paths.
+        old, new: the texts of its modules by path.
     """
 
     name: str
@@ -54,8 +54,8 @@ class Package:
     new: dict[str, str]
 
     def changes(self, num_lines: int) -> Iterator[Change]:
-        """Yields the parts of files that have changed, about `num_lines` lines each. Those are left
-        out that are written anew, and so have no such number of lines between two common ones."""
+        """Yields the changed parts of files, each with about `num_lines` lines. Parts that were
+        rewritten entirely are omitted."""
         for path in sorted(self.old.keys() & self.new.keys()):
             old = self.old[path].splitlines(keepends=True)
             new = self.new[path].splitlines(keepends=True)
@@ -65,7 +65,7 @@ class Package:
 
     @cached_property
     def sentences(self) -> list[str]:
-        """The sentences of its docstrings."""
+        """Returns the sentences of its docstrings."""
         found: dict[str, None] = {}
         for text in self.old.values():
             for node in ast.walk(ast.parse(text)):
@@ -76,7 +76,7 @@ class Package:
 
 
 def fetch_packages(directory: Path) -> list[Package]:
-    """Returns the packages of `RELEASES`, and downloads what `directory` lacks of them."""
+    """Returns the packages of `RELEASES`, and downloads those that are missing in `directory`."""
     directory.mkdir(parents=True, exist_ok=True)
     return [
         Package(
@@ -98,7 +98,7 @@ def _wheel(directory: Path, name: str, version: str) -> Path:
 
 
 def _wheels(directory: Path, prefix: str) -> list[Path]:
-    """Returns the wheels of a release, whose names may have capitals."""
+    """Returns the wheels of a release. Their names may contain capital letters."""
     return [path for path in directory.glob("*.whl") if path.name.lower().startswith(prefix)]
 
 
@@ -109,7 +109,7 @@ def _modules(wheel: Path) -> dict[str, str]:
 
 
 def _parts(old: list[str], new: list[str], num_lines: int) -> Iterator[tuple[list[str], list[str]]]:
-    """Cuts two versions of a file at lines that are the same in both."""
+    """Splits two versions of a file at lines that are equal in both."""
     old_start = new_start = 0
     for block in difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():
         for offset in range(block.size):

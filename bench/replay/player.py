@@ -1,4 +1,4 @@
-"""Plays sessions on an engine, several at once, and counts what its steps bring."""
+"""Replays sessions on an engine, several at once, and counts the results of its steps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _END_TOKEN_IDS: Final = frozenset((END_TOKEN_ID,))
 
 @dataclass(frozen=True)
 class Played:
-    """What the steps of some sessions came to, of whose prompts next to nothing was computed."""
+    """The sum over the steps of some sessions, whose prompts were mostly not computed."""
 
     seconds: float = 0.0
     num_steps: int = 0
@@ -41,11 +41,11 @@ class Played:
 
 
 _COUNTED: Final = [field.name for field in fields(Played) if field.name != "seconds"]
-"""What the engine counts of it."""
+"""The counters of the engine."""
 
 
 class Player:
-    """Plays on one engine, which remembers between sessions what it remembers between requests."""
+    """Replays sessions on one engine, which keeps its caches between sessions."""
 
     def __init__(
         self,
@@ -75,10 +75,11 @@ class Player:
         self._numbers = count()
 
     def play(self, sessions: Iterable[Session]) -> Played:
-        """Plays the sessions at once, the turns of each one after another.
+        """Replays the sessions at once, the turns of each one after another.
 
         Raises:
-            RuntimeError: an answer was not the known one, which its grammar does not allow.
+            RuntimeError: an answer differs from the known one because its grammar does not allow
+                it.
         """
         engine, model = self._engine, self._model
         model.running = engine.scheduler.running
@@ -127,7 +128,7 @@ class Player:
 
 
 class _Playing(NamedTuple):
-    """A turn that is played, those that follow it, and what has been said of it so far."""
+    """A turn that is being replayed, the turns after it, and the tokens so far."""
 
     turn: Turn
     following: Iterator[Turn]

@@ -1,4 +1,4 @@
-"""Declares what is played: sessions of turns, each of which has a prompt and a known answer."""
+"""Sessions of turns, each of which has a prompt and a known answer."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from fastovms.params import Grammar
 
 @dataclass(frozen=True)
 class Turn:
-    """One request and its answer.
+    """A request and its answer.
 
     Attributes:
-        prompt: token ids, all turns before included.
-        answer: token ids; under a grammar the last one ends the text.
-        grammar: what the answer follows, or None.
+        prompt: token ids, including those of all turns before.
+        answer: token ids; under a grammar, the last one ends the text.
+        grammar: the grammar of the answer, or None.
     """
 
     prompt: tuple[int, ...]
@@ -24,10 +24,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class Session:
-    """Turns of one user, played one after another."""
+    """The turns of one user, which run one after another."""
 
     turns: tuple[Turn, ...]
 
     def cut(self, num_tokens: int) -> Session:
-        """Returns the session with so many tokens of each answer at most."""
+        """Returns the session with at most the given number of tokens of each answer."""
         return Session(tuple(replace(turn, answer=turn.answer[:num_tokens]) for turn in self.turns))

@@ -1,7 +1,7 @@
-"""Makes token ids of texts, with a tokenizer that is trained on the packages.
+"""Encodes texts with a tokenizer that is trained on the packages.
 
-The demo model's has 1,536 tokens: one of today's models has ten to a hundred times as many, and
-so fewer tokens a line, which are harder to guess.
+The demo model's tokenizer has only 1,536 tokens. Models of 2026 have ten to a hundred times as
+many, and therefore fewer tokens per line, which are harder to predict.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ _WORDS: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""How Llama 3 and Qwen cut a text before its bytes are merged."""
+"""The regular expression with which Llama 3 and Qwen split texts before bytes are merged."""
 
 
 class Vocabulary:
-    """
+    """A tokenizer.
+
     Attributes:
-        tokenizer_json: the tokenizer, as Hugging Face writes it.
+        tokenizer_json: the tokenizer in Hugging Face's format.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -38,7 +39,7 @@ class Vocabulary:
 
     @classmethod
     def trained(cls, texts: Iterable[str], num_token_ids: int = NUM_TOKEN_IDS) -> Vocabulary:
-        """Trains a byte-level BPE of at most so many tokens."""
+        """Trains a byte-level BPE with at most the given number of tokens."""
         tokenizer = Tokenizer(BPE())
         tokenizer.pre_tokenizer = Sequence(
             [Split(Regex(_WORDS), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -55,7 +56,7 @@ class Vocabulary:
 
     @classmethod
     def kept(cls, path: Path, texts: Iterable[str]) -> Vocabulary:
-        """Reads the tokenizer at `path`, which is trained and written first where it is missing."""
+        """Reads the tokenizer at `path`, which is trained and written first if it is missing."""
         if not path.exists():
             path.write_text(cls.trained(texts).tokenizer_json)
         return cls(Tokenizer.from_file(str(path)))

@@ -1,1 +1,1 @@
-"""Puts the same streamed load on several engines in turn, over HTTP and in process."""
+"""Applies the same streamed load to several engines in turn, over HTTP and in process."""

@@ -1,4 +1,4 @@
-"""Draws the requests of a round: how long they are, and when they arrive."""
+"""Draws the lengths and arrival times of a round's requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARRIVALS = ("at-once", "bursts", "poisson")
 
 
 class Request(NamedTuple):
-    """One request of a round, due so many seconds after its start."""
+    """A request of a round, and the seconds after the round's start at which it is sent."""
 
     prompt: list[int]
     num_output_tokens: int
@@ -23,14 +23,14 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LoadShape:
-    """What the rounds of a load have in common. Each draws new prompts.
+    """The parameters that the rounds of a load share. Each round draws new prompts.
 
     Attributes:
-        num_requests: of a round.
-        prompt_lengths, output_lengths: a request has one of each, in turn.
+        num_requests: the number of requests of a round.
+        prompt_lengths, output_lengths: the lengths of the requests in tokens, in turn.
         arrivals: one of `ARRIVALS`.
-        rate: requests a second, on average; without meaning where they come at once.
-        burst_size: requests that come together, where they come in bursts.
+        rate: the mean requests per second; not used if all requests are sent at once.
+        burst_size: the number of requests of a burst.
     """
 
     num_requests: int
@@ -63,7 +63,7 @@ class LoadShape:
 
     @property
     def name(self) -> str:
-        """How its rows of tables begin."""
+        """Returns the first cell of its table rows."""
         if self.arrivals == "at-once":
             return f"{self.num_requests} at once"
         of_bursts = f", in bursts of {self.burst_size}" if self.arrivals == "bursts" else ""

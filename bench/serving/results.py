@@ -1,4 +1,4 @@
-"""What rounds came to, as tables: each side's figures, and ratios to the first one's."""
+"""Tables of the results: the figures of each side, and ratios to those of the first side."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds within which a request is served well: up to its first token, and for each token
-    after that, on average."""
+    """The limits in seconds within which a request counts as served well: for its first token, and
+    for the mean time of each further token."""
 
     first_token: float = 2.0
     per_token: float = 0.1
@@ -29,7 +29,7 @@ class Limits:
         )
 
     def goodput(self, timelines: Sequence[Timeline]) -> float:
-        """Returns the share of requests that are served well."""
+        """Returns the share of requests that were served within the limits."""
         return sum(map(self.are_met, timelines)) / len(timelines)
 
 
@@ -38,7 +38,8 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def figures_table(all_rounds: Sequence[Rounds]) -> str:
-    """One line a load and side: medians over rounds of throughput, percentiles over all streams."""
+    """Returns a line for each load and side: medians over the rounds of throughput, and percentiles
+    over all streams."""
     header = (
         "requests", "side", "tok/s", "first token p50, ms", "p99, ms", "gap p50, ms", "p99, ms",
         "longest, ms",
@@ -75,7 +76,8 @@ def _timelines(loads: Sequence[Load]) -> list[Timeline]:
 
 
 def goodput_table(all_rounds: Sequence[Rounds], limits: Limits) -> str:
-    """One line a load: the share of requests that each side served within the limits."""
+    """Returns a line for each load with the share of requests that each side served within the
+    limits."""
     names = list(all_rounds[0].loads)
     rows = [
         [
@@ -93,8 +95,8 @@ def goodput_table(all_rounds: Sequence[Rounds], limits: Limits) -> str:
 
 
 def ratios_table(all_rounds: Sequence[Rounds]) -> str:
-    """How many times faster than each other side the first one is. Rounds are compared each with
-    itself."""
+    """Returns the speed of the first side as a multiple of each other side's, with the rounds
+    compared in pairs."""
     rows = [row for rounds in all_rounds for row in _ratios(rounds)]
     first = next(iter(all_rounds[0].loads))
     header = ("requests", f"{first} over", "tok/s", "speed to the first token")
@@ -119,7 +121,7 @@ def _median_first_token(load: Load) -> float:
 
 
 def memory_table(all_rounds: Sequence[Rounds]) -> str:
-    """What the memory gave before each side's turn, round by round."""
+    """Returns the speed of the memory before each side's turn, by round."""
     names = list(all_rounds[0].loads)
     rows = [
         [rounds.shape.name, number, *(speed / 1e9 for speed in speeds)]

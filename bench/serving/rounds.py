@@ -1,4 +1,4 @@
-"""Runs a load on several sides in turn, on the same prompts round by round."""
+"""Applies a load to several sides in turn, with the same prompts in each round."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fastovms.parts.load_test.report import Load
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """What the rounds of a load came to: loads by the name of the side, and bytes a second of the
-    machine's memory before each side's turn, both round by round."""
+    """The results of a load's rounds: the figures by the name of the side, and the speed of the
+    memory in bytes per second before each side's turn, both by round."""
 
     shape: LoadShape
     loads: dict[str, list[Load]]
@@ -35,15 +35,16 @@ def run_rounds(
     memory_speed: Callable[[], float],
     on_load: Callable[[str, Load], None] = lambda name, load: None,
 ) -> Rounds:
-    """Runs all sides in turn, once to warm up, and then for as many rounds.
+    """Runs all sides in turn, once to warm up, and then for the given number of rounds.
 
     Args:
-        num_warm_up: how many requests warm a side up, all at once; None = a round like the others.
-        rest: waits, before each turn, for what the other sides do when they have become idle.
-        on_load: is called after each turn of a round, with the name of the side.
+        num_warm_up: the number of requests, sent at once, that warm up a side; None = a whole
+            round.
+        rest: waits before each turn until the other sides are idle.
+        on_load: called after each turn of a round with the name of the side.
 
     Raises:
-        SystemExit: a side has failed, or not written as many tokens as it was asked for.
+        SystemExit: a side failed, or generated fewer tokens than requested.
     """
     rounds = Rounds(shape, {name: [] for name in sides})
     warm_up = shape
@@ -82,9 +83,9 @@ def run_from_start(
     clock: Callable[[], float] = time.perf_counter,
     on_load: Callable[[str, Load], None] = lambda name, load: None,
 ) -> Rounds:
-    """Starts each side anew and sends it one round after the other, from the moment on at which it
-    answers, until `seconds` have passed. All of them together are one load. Raises SystemExit if a
-    side fails; for the other arguments see `run_rounds`."""
+    """Starts each side anew and sends one round after another from its first answer on until
+    `seconds` have passed. All rounds together are one load. Raises SystemExit if a side fails;
+    `run_rounds` describes the other arguments."""
     rounds = Rounds(shape, {name: [] for name in starts})
     for _ in range(num_starts):
         seed, speeds = rng.random(), []

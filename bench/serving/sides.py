@@ -21,23 +21,23 @@ Side = Callable[[Sequence[Request]], Load]
 
 
 class Server:
-    """A server, over HTTP."""
+    """A server over HTTP."""
 
     def __init__(self, target: Target, model: str | None, runner: asyncio.Runner) -> None:
-        """Asks for a model where none is given.
+        """Requests the list of models if no model is given.
 
         Args:
-            model: None = the first that the server lists.
+            model: None = the first one that the server lists.
 
         Raises:
-            RequestFailed: the server cannot be asked, or lists none.
+            RequestFailed: the server does not answer or lists no model.
         """
         self._target = target
         self._model = model if model is not None else runner.run(_first_model(target))
         self._runner = runner
 
     def __call__(self, requests: Sequence[Request]) -> Load:
-        """Raises RequestFailed: of the first stream that did not end as it should."""
+        """Raises RequestFailed: a stream did not end correctly; the first one is reported."""
         sent = [
             completion(self._model, request.prompt, request.num_output_tokens)._replace(
                 due=request.due
@@ -47,7 +47,7 @@ class Server:
         return self._runner.run(run_streams(self._target, sent))
 
     def decode_kernels(self) -> str:
-        """Returns what the server says of its decode kernels; "" = nothing."""
+        """Returns the state of the server's decode kernels; "" = it reports none."""
         return self._runner.run(_kernels(self._target, self._model))
 
 
@@ -89,8 +89,8 @@ class Genai:
         return cls(openvino_genai.ContinuousBatchingPipeline(model_dir, scheduler, "CPU"))
 
     def __call__(self, requests: Sequence[Request]) -> Load:
-        """Runs steps in this thread, and adds between two of them what is due by then: a request's
-        clock starts when it is due."""
+        """Runs steps in this thread, and adds due requests between steps: the latency of a request
+        is measured from when it is due."""
         start = self._clock()
         timelines = [Timeline(start + request.due, completion_tokens=0) for request in requests]
         handles: list[openvino_genai.GenerationHandle] = []

@@ -1,1 +1,1 @@
-"""The configuration of Envoy before replicas."""
+"""Envoy's configuration for several replicas."""

@@ -28,13 +28,14 @@ def render(
     dns: str | None = None,
     plain: bool = False,
 ) -> Path:
-    """Returns the file that Envoy is to be started with, in `folder`, which is made.
+    """Returns the path of the file with which Envoy is started, in `folder`, which is created.
 
     Args:
         listen, admin: "address:port"; port 0 = any free one.
-        replicas: their addresses and ports, which `write_endpoints` may change while Envoy runs.
-        dns: a name and a port instead of `replicas`: each address of the name is one.
-        plain: without TLS; with it, `folder` needs `tls/tls.crt` and `tls/tls.key`.
+        replicas: addresses and ports, which `write_endpoints` may change while Envoy runs.
+        dns: a name and a port instead of `replicas`: each address of the name is a replica.
+        plain: whether to serve without TLS; with TLS, `folder` needs `tls/tls.crt` and
+            `tls/tls.key`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in AS_THEY_ARE:
@@ -57,7 +58,7 @@ def render(
 
 
 def write_endpoints(folder: Path, replicas: Sequence[str]) -> None:
-    """Changes the replicas of a static configuration, which Envoy notices by itself."""
+    """Changes the replicas of a static configuration. Envoy notices the change."""
     endpoints = _read(ENDPOINTS)
     endpoints["resources"][0]["endpoints"] = _endpoints(replicas)
     _write(folder / ENDPOINTS, endpoints)
@@ -79,7 +80,7 @@ def _read(name: str) -> Any:
 
 
 def _write(path: Path, value: object) -> None:
-    """Moves the file into place: Envoy watches for that, and never sees half of it."""
+    """Moves the file into place atomically, so that Envoy never reads an incomplete file."""
     unfinished = path.with_suffix(".new")
     unfinished.write_text(yaml.safe_dump(value, sort_keys=False))
     unfinished.rename(path)

@@ -22,7 +22,7 @@ WIDTH: Final = 24 // PER_ROW
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard as Grafana imports it."""
+    """Returns the dashboard in Grafana's import format."""
     return {
         "title": "fastovms",
         "uid": "fastovms",
@@ -49,7 +49,7 @@ def _data_source() -> dict[str, Any]:
 
 
 def _variables() -> Iterator[dict[str, Any]]:
-    """The two by which panels are narrowed; the value "All" stands for every text."""
+    """Returns the two variables that filter the panels; the value "All" matches every text."""
     for name, label in (("model_name", "Model"), ("instance", "Instance")):
         query = f"label_values(fastovms_model_info, {name})"
         yield {

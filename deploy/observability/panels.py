@@ -1,4 +1,4 @@
-"""Lists the panels of the dashboard, with their expressions."""
+"""Lists the panels of the dashboard with their expressions."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ QUANTILES: Final = (0.99, 0.95, 0.9, 0.5)
 
 
 class Line(NamedTuple):
-    """One expression of a panel, and the name of what it draws."""
+    """An expression of a panel, and the label of its line."""
 
     legend: str
     expression: str
 
 
 class Panel(NamedTuple):
-    """One panel.
+    """A panel.
 
     Attributes:
-        unit: one of Grafana's.
+        unit: a unit of Grafana.
         kind: "timeseries" or "heatmap".
     """
 
@@ -37,7 +37,7 @@ def rate(series: str, labels: str = OF_MODEL) -> str:
 
 
 def total(series: str, labels: str = OF_MODEL, by: str = "") -> str:
-    """The sum of a counter's rates."""
+    """Returns the sum of a counter's rates."""
     return f"sum{f' by({by})' if by else ''} ({rate(series, labels)})"
 
 
@@ -54,7 +54,7 @@ def share(part: str, whole: str, labels: str = OF_MODEL) -> str:
 
 
 def latency(title: str, text: str, histogram: str, labels: str = OF_MODEL) -> Panel:
-    """Quantiles and mean of a histogram of seconds."""
+    """Returns the quantiles and the mean of a histogram of seconds."""
     buckets = total(f"{histogram}_bucket", labels, by="le")
     lines = [
         Line(f"P{quantile * 100:.0f}", f"histogram_quantile({quantile}, {buckets})")

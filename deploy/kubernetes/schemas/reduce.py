@@ -15,7 +15,8 @@ _LEFT_OUT = frozenset({"default", "description", "example", "x-kubernetes-valida
 
 
 def reduced(definition: Any, version: str) -> Any:
-    """Returns the JSON schema, without what only people read and what only an API server does."""
+    """Returns the JSON schema without descriptions and without the keywords that only an API server
+    uses."""
     [schema] = [
         item["schema"]["openAPIV3Schema"]
         for item in definition["spec"]["versions"]

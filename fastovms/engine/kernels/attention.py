@@ -1,10 +1,14 @@
 """Attention over a segment of a sequence's context, block by block of the paged KV cache, with an
 online softmax.
 
-A tile of queries (a few tokens of one sequence, for one KV head) reads the segment once. Cache
-values are converted to f32 in registers. For an 8-bit cache, the scales are applied to the queries
-and softmax weights, which are fewer than the cached values: a score is the dot product of the
-scaled query and the integers, minus one correction per block.
+A tile of queries (some tokens of one sequence, for one KV head) reads the segment once. With few
+queries, cache values are converted to f32 in registers. For an 8-bit cache, the scales are applied
+to the queries and softmax weights, which are fewer than the cached values: a score is the dot
+product of the scaled query and the integers, minus one correction per block.
+
+With many queries, as in chunks of prompts, a span of the cache is converted to f32 once, and both
+products are matrix products in register tiles. Scores have a row for each key and a column for each
+query, so that no sum is over the lanes of a vector.
 
 With an 8-bit cache this takes 0.5 to 0.65 of the time per token of converting each block to f32 for
 a single row of queries; see `bench/results/performance.md`.
@@ -27,7 +31,14 @@ from llvmlite import ir
 from numba.extending import intrinsic
 
 from fastovms.engine.jit import KERNEL_OPTIONS, as_float
-from fastovms.engine.kernels.memory import floats_at, integers_at, prefetch
+from fastovms.engine.kernels.memory import (
+    bytes_at,
+    floats_at,
+    integers_at,
+    prefetch,
+    shorts_at,
+    widened,
+)
 from fastovms.engine.kernels.programs import exponential, head_bytes
 from fastovms.engine.kernels.vectors import F16, F32, I8, I32, Loop, Value, VectorCode, i64
 
@@ -48,7 +59,13 @@ _MAX_QUERIES: Final = 4
 
 _MAX_CONVERTING: Final = 8
 """The maximum number of queries for which cached values are converted at every read. For more
-queries, a block is converted once."""
+queries, a span is converted once."""
+
+_SPAN: Final = 128
+"""The tokens of a span: a multiple of the lanes of all vectors."""
+
+_HIDDEN: Final = np.float32(-1e30)
+"""The score of a key that a query does not attend to."""
 
 
 class _AttentionCode(VectorCode):
@@ -178,17 +195,70 @@ class _AttentionCode(VectorCode):
                     for place, total in zip(row, totals, strict=True):
                         self.store(builder.load(total), place)
 
-    def emit_numbers(
-        self, _: int, source: Value, row_bytes: Value, num_rows: Value, size: Value, target: Value
+    def emit_sums(
+        self,
+        rows: Value,
+        depth: Value,
+        a: Value,
+        a_row: Value,
+        a_step: Value,
+        b: Value,
+        b_row: Value,
+        columns: Value,
+        c: Value,
+        c_row: Value,
     ) -> None:
-        """Emits the conversion of cache rows to f32 [num_rows, size] at `target`."""
+        """Emits the addition of a product of matrices to the matrix at `c`, f32 [rows, columns].
+        `rows` and `columns` are multiples of the lanes.
+
+        Args:
+            a, a_row, a_step: the address of f32 [rows, depth], bytes from one row to the next, and
+                from one number of a row to the next.
+            b, b_row: the address of f32 [depth, columns], and bytes from one row to the next.
+            c_row: bytes from one row of results to the next.
+        """
         builder = self.builder
-        num_vectors = builder.udiv(size, i64(self._lanes))
-        with Loop(builder, num_rows) as row, Loop(builder, num_vectors) as vector:
-            column = builder.mul(vector, i64(self._lanes))
-            numbers = self._numbers(builder.add(source, builder.mul(row, row_bytes)), column)
-            place = builder.add(builder.mul(row, size), column)
-            self.store(numbers, builder.add(target, builder.mul(place, i64(4))))
+        num_vectors = builder.udiv(columns, i64(self._lanes))
+        num_pairs = builder.udiv(num_vectors, i64(2))
+        tile = range(self._lanes // 2)
+        num_tiles = builder.udiv(rows, i64(len(tile)))
+        one_left = builder.sub(num_vectors, builder.mul(num_pairs, i64(2)))
+        vector_bytes = 4 * self._lanes
+        for first, num, count in (
+            (i64(0), 2, num_pairs),
+            (builder.mul(num_pairs, i64(2 * vector_bytes)), 1, one_left),
+        ):
+            with (
+                builder.if_then(builder.icmp_signed("!=", count, i64(0))),
+                Loop(builder, count) as index,
+                Loop(builder, num_tiles) as number,
+            ):
+                begin = builder.add(first, builder.mul(index, i64(num * vector_bytes)))
+                row = builder.mul(number, i64(len(tile)))
+                own = builder.add(a, builder.mul(row, a_row))
+                target = builder.add(builder.add(c, begin), builder.mul(row, c_row))
+                places = [builder.add(target, builder.mul(c_row, i64(n))) for n in tile]
+                vectors = range(0, num * vector_bytes, vector_bytes)
+                at = [[builder.add(place, i64(offset)) for offset in vectors] for place in places]
+                sums = [
+                    [self.variable(self._f32, self.load(place, self._f32, 4)) for place in each]
+                    for each in at
+                ]
+                with Loop(builder, depth) as step:
+                    others = builder.add(builder.add(b, begin), builder.mul(step, b_row))
+                    loaded = [
+                        self.load(builder.add(others, i64(offset)), self._f32, 4)
+                        for offset in vectors
+                    ]
+                    factors = builder.add(own, builder.mul(step, a_step))
+                    for n, totals in enumerate(sums):
+                        place = builder.add(factors, builder.mul(a_row, i64(n)))
+                        factor = self.splat(self.load(place, F32, 4), self._f32)
+                        for one, total in zip(loaded, totals, strict=True):
+                            builder.store(self._fma(one, factor, builder.load(total)), total)
+                for each, totals in zip(at, sums, strict=True):
+                    for place, total in zip(each, totals, strict=True):
+                        self.store(builder.load(total), place)
 
     def _numbers(self, address: Value, column: Value) -> Value:
         """Loads a vector of cached values as f32."""
@@ -243,14 +313,14 @@ class _AttentionCode(VectorCode):
         return self.builder.shuffle_vector(a, b, chosen)
 
 
-def _variant_chooser(emit: Any, max_queries: int = _MAX_QUERIES) -> Any:
+def _variant_chooser(emit: Any) -> Any:
     """Returns a numba code generator whose code picks its variant at run time. The first arguments
     of the generated function are the number of lanes (a compile-time constant), the bits per cached
     value, and the number of queries. `emit` writes the code of one variant."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         lanes = signature.args[0].literal_value
-        most = max(max_queries * lanes // 16, 1)
+        most = _MAX_QUERIES * lanes // 16
         for bits, known in product(_BITS, range(1, most + 1)):
             is_variant = builder.and_(
                 builder.icmp_signed("==", arguments[1], i64(bits)),
@@ -263,12 +333,25 @@ def _variant_chooser(emit: Any, max_queries: int = _MAX_QUERIES) -> Any:
     return generate
 
 
-def _numbers(
-    _: Any, lanes: Any, bits: Any, one: Any, a: Any, b: Any, c: Any, d: Any, e: Any
+def _sums(
+    _: Any,
+    lanes: Any,
+    a: Any,
+    b: Any,
+    c: Any,
+    d: Any,
+    e: Any,
+    f: Any,
+    g: Any,
+    h: Any,
+    i: Any,
+    j: Any,
 ) -> Any:
-    return numba.void(lanes, bits, one, a, b, c, d, e), _variant_chooser(
-        _AttentionCode.emit_numbers, 1
-    )
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        _AttentionCode(builder, signature.args[0].literal_value, 32).emit_sums(*arguments[1:])
+        return context.get_dummy_value()
+
+    return numba.void(lanes, a, b, c, d, e, f, g, h, i, j), generate
 
 
 def _scores(
@@ -297,7 +380,7 @@ def _values(
     return numba.void(*given), _variant_chooser(_AttentionCode.emit_values)
 
 
-_emit_numbers: Any = intrinsic(prefer_literal=True)(_numbers)
+_emit_sums: Any = intrinsic(prefer_literal=True)(_sums)
 _emit_scores: Any = intrinsic(prefer_literal=True)(_scores)
 _emit_values: Any = intrinsic(prefer_literal=True)(_values)
 _helper: Any = numba.njit(
@@ -402,9 +485,8 @@ def _clear(target, count, value):
 
 @_helper
 def _room(num, size, block_size):
-    """Returns scratch memory for `_attend` with `num` queries."""
-    of_block = block_size * (size + 2)
-    return np.empty(num * (2 * size + block_size + 3) + of_block, np.float32)
+    """Returns memory for what `_attend_few` makes of `num` queries."""
+    return np.empty(num * (2 * size + block_size + 3) + 2 * block_size, np.float32)
 
 
 @_helper
@@ -415,7 +497,7 @@ def _keep(array):
 
 
 @numba.njit(inline="always")
-def _attend(
+def _attend_few(
     lanes,
     queries,
     stride,
@@ -444,9 +526,6 @@ def _attend(
     factors = weights + num * of_query
     excess, excess_of_values = factors + 4 * num, factors + 8 * num
     scales, zeros = factors + 12 * num, factors + 12 * num + of_query
-    tile = zeros + of_query
-    is_wide = num > _MAX_CONVERTING
-    own_bits = 32 if is_wide else bits
     largest = result + 4 * num * size
     total = largest + 4 * num
     _clear(result, num * size, np.float32(0))
@@ -473,13 +552,10 @@ def _attend(
         lead = place % KEYS
         fours = (lead + count + KEYS - 1) // KEYS
         own_keys = at + header + (place - lead) * key_row
-        if is_wide:
-            _emit_numbers(lanes, bits, 1, own_keys, key_row, KEYS * fours, size, tile)
-            own_keys = tile
         for n in range(0, num, max_queries):
             _emit_scores(
                 lanes,
-                own_bits,
+                bits,
                 min(num - n, max_queries),
                 folded + 4 * n * size,
                 own_keys,
@@ -500,19 +576,16 @@ def _attend(
             if bits == 8:
                 of_values = _scale_weights(own, block_size, scales, zeros)
                 floats_at(excess_of_values)[n] = of_values
-        own_values, own_row = at_values + value_header + place * value_row, value_row
-        if is_wide:
-            _emit_numbers(lanes, bits, 1, own_values, value_row, count, size, tile)
-            own_values, own_row = tile, 4 * size
+        own_values = at_values + value_header + place * value_row
         for n in range(0, num, max_queries):
             _emit_values(
                 lanes,
-                own_bits,
+                bits,
                 min(num - n, max_queries),
                 weights + n * of_query + 4 * place,
                 of_query,
                 own_values,
-                own_row,
+                value_row,
                 count,
                 size,
                 result + 4 * n * size,
@@ -520,6 +593,194 @@ def _attend(
                 excess_of_values + 4 * n,
             )
         position += count
+    _keep(room)
+
+
+@_helper
+def _read_rows(at, header, row_bytes, first, count, size, bits, of_rows, target):
+    """Writes `count` rows of a block's keys or values to `target`, f32 [count, size].
+
+    Args:
+        at: the address of the block.
+        header: the bytes before its first row.
+        first: the index of the first row.
+        of_rows: whether each row has a scale of its own, if numbers have 8 bits.
+    """
+    for row in range(count):
+        z = floats_at(target + 4 * row * size)
+        source = at + header + (first + row) * row_bytes
+        if bits == 8 and of_rows:
+            own, q = floats_at(source), bytes_at(source + 8)
+            scale, zero = own[0], own[1]
+            for k in range(size):
+                z[k] = (np.float32(np.uint8(q[k])) - zero) * scale
+        elif bits == 8:
+            scales, zeros, q = floats_at(at), floats_at(at + 4 * size), bytes_at(source)
+            for k in range(size):
+                z[k] = (np.float32(np.uint8(q[k])) - zeros[k]) * scales[k]
+        elif bits == 16:
+            halves = shorts_at(source)
+            for k in range(size):
+                z[k] = widened(halves[k])
+        else:
+            x = floats_at(source)
+            for k in range(size):
+                z[k] = x[k]
+
+
+@_helper
+def _read_span(cache, blocks, position, count, heads, size, block_size, bits, of_rows, target):
+    """Writes `count` keys or values of a head from a position on to `target`, f32 [count, size]."""
+    head_size = head_bytes(block_size, size, bits)[of_rows]
+    header, row_bytes = 0, size * bits // 8
+    if bits == 8:
+        header, row_bytes = (0, size + 8) if of_rows else (8 * size, size)
+    done = np.int64(0)
+    while done < count:
+        place = (position + done) % block_size
+        num = min(count - done, block_size - place)
+        block = np.int64(integers_at(blocks)[(position + done) // block_size])
+        at = cache + block * heads * head_size
+        rows = target + 4 * done * size
+        _read_rows(at, header, row_bytes, place, num, size, bits, of_rows, rows)
+        done += num
+
+
+@_helper
+def _transpose_queries(queries, stride, num, group, size, factor, target, width):
+    """Writes queries times a factor, f32 [size, width], a column for each query, and zeros."""
+    for k in range(size):
+        z = floats_at(target + 4 * k * width)
+        for n in range(num):
+            x = floats_at(queries + 4 * (n // group * stride + n % group * size))
+            z[n] = x[k] * factor
+        for n in range(num, width):
+            z[n] = np.float32(0)
+
+
+@_helper
+def _hide(scores, stride, first, count, last, window, rows, group, value):
+    """Replaces the scores of keys that rows do not attend to. The keys are those from `first` on,
+    and row r attends to keys before `last` + r."""
+    for t in range(count):
+        s = floats_at(scores + 4 * t * stride)
+        position = first + t
+        for n in range(min(max(position - last + 1, np.int64(0)), rows) * group):
+            s[n] = value
+        if window > 0:
+            for n in range(max(position - last + window + 1, np.int64(0)) * group, rows * group):
+                s[n] = value
+
+
+@_helper
+def _weigh(scores, stride, count, num, tops, totals, factors):
+    """Replaces scores, f32 [count, num], by softmax weights, which are not yet divided by their
+    sum, and updates the largest score and the sum of each query. `factors` gets what earlier sums
+    are multiplied with."""
+    top, total, factor = floats_at(tops), floats_at(totals), floats_at(factors)
+    for n in range(num):
+        factor[n] = top[n]
+    for t in range(count):
+        s = floats_at(scores + 4 * t * stride)
+        for n in range(num):
+            factor[n] = max(factor[n], s[n])
+    for n in range(num):
+        shrunk = exponential(top[n] - factor[n])
+        top[n] = factor[n]
+        factor[n] = shrunk
+        total[n] *= shrunk
+    for t in range(count):
+        s = floats_at(scores + 4 * t * stride)
+        for n in range(num):
+            s[n] = exponential(s[n] - top[n])
+
+
+@_helper
+def _add_weights(scores, stride, count, num, totals):
+    total = floats_at(totals)
+    for t in range(count):
+        s = floats_at(scores + 4 * t * stride)
+        for n in range(num):
+            total[n] += s[n]
+
+
+@_helper
+def _copy_numbers(source, count, target):
+    x, z = floats_at(source), floats_at(target)
+    for k in range(count):
+        z[k] = x[k]
+
+
+@_helper
+def _scale_results(results, num, size, factors):
+    f = floats_at(factors)
+    for n in range(num):
+        z, factor = floats_at(results + 4 * n * size), f[n]
+        for k in range(size):
+            z[k] *= factor
+
+
+@numba.njit(inline="always")
+def _attend_many(
+    lanes,
+    queries,
+    stride,
+    num_rows,
+    own_end,
+    window,
+    keys,
+    values,
+    blocks,
+    first,
+    end,
+    heads,
+    size,
+    group,
+    block_size,
+    bits,
+    scale,
+    result,
+):
+    num = num_rows * group
+    width = -(-num // lanes) * lanes
+    # Rows of scores are not apart by a power of two, which would share few places of a cache.
+    distance = width + lanes
+    room = np.empty((2 * width + _SPAN) * size + _SPAN * distance + 3 * width, np.float32)
+    turned = np.int64(room.ctypes.data)
+    sums = turned + 4 * width * size
+    tile = sums + 4 * width * size
+    scores = tile + 4 * _SPAN * size
+    tops = scores + 4 * _SPAN * distance
+    totals, factors = tops + 4 * width, tops + 8 * width
+    factor = as_float(np.int32(scale))
+    _transpose_queries(queries, stride, num, group, size, factor, turned, width)
+    _clear(sums, width * size, np.float32(0))
+    _clear(tops, width, _HIDDEN)
+    _clear(totals, width, np.float32(0))
+    own, step = 4 * distance, 4 * size
+    for position in range(first, end, _SPAN):
+        count = min(end - position, _SPAN)
+        _read_span(keys, blocks, position, count, heads, size, block_size, bits, 0, tile)
+        all_keys = -(-count // lanes) * lanes
+        _clear(scores, all_keys * distance, np.float32(0))
+        _emit_sums(lanes, all_keys, size, tile, step, 4, turned, 4 * width, width, scores, own)
+        is_partial = position + count > own_end
+        if window > 0:
+            is_partial |= position < own_end + num_rows - 1 - window
+        if is_partial:
+            _hide(scores, distance, position, count, own_end, window, num_rows, group, _HIDDEN)
+        _weigh(scores, distance, count, width, tops, totals, factors)
+        if is_partial:
+            no_weight = np.float32(0)
+            _hide(scores, distance, position, count, own_end, window, num_rows, group, no_weight)
+        _add_weights(scores, distance, count, width, totals)
+        _scale_results(sums, num, size, factors)
+        _read_span(values, blocks, position, count, heads, size, block_size, bits, 1, tile)
+        _emit_sums(lanes, width, count, scores, 4, own, tile, step, size, sums, step)
+    largest = result + 4 * num * size
+    _copy_numbers(sums, num * size, result)
+    _copy_numbers(tops, num, largest)
+    _copy_numbers(totals, num, largest + 4 * num)
     _keep(room)
 
 
@@ -564,25 +825,47 @@ def attention_of(lanes: int) -> Any:
         scale,
         result,
     ):
-        _attend(
-            lanes,
-            q,
-            stride,
-            rows,
-            last,
-            window,
-            k,
-            v,
-            blocks,
-            first,
-            end,
-            heads,
-            size,
-            group,
-            block,
-            bits,
-            scale,
-            result,
-        )
+        if rows * group > _MAX_CONVERTING:
+            _attend_many(
+                lanes,
+                q,
+                stride,
+                rows,
+                last,
+                window,
+                k,
+                v,
+                blocks,
+                first,
+                end,
+                heads,
+                size,
+                group,
+                block,
+                bits,
+                scale,
+                result,
+            )
+        else:
+            _attend_few(
+                lanes,
+                q,
+                stride,
+                rows,
+                last,
+                window,
+                k,
+                v,
+                blocks,
+                first,
+                end,
+                heads,
+                size,
+                group,
+                block,
+                bits,
+                scale,
+                result,
+            )
 
     return attend

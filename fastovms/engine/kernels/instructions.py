@@ -151,8 +151,6 @@ class StepField(IntEnum):
     STATE_INTERVALS = 17
     SEGMENT = 18
     """The length of a context segment in tokens: the work of one thread in attention."""
-    CACHES = 19
-
-
-TILE: Final = 8
-"""The maximum number of tokens of a sequence whose attention is computed together."""
+    TILE = 19
+    """The maximum number of tokens of a sequence whose attention is computed together."""
+    CACHES = 20

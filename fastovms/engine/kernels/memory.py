@@ -29,6 +29,14 @@ def _float_to_half(_: Any, value: Any) -> Any:
     return numba.int16(numba.float32), generate
 
 
+def _half_to_float(_: Any, bits: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        half = builder.bitcast(arguments[0], ir.HalfType())
+        return builder.fpext(half, ir.FloatType())
+
+    return numba.float32(numba.int16), generate
+
+
 def _request_line(_: Any, address: Any) -> Any:
     """Prefetches a cache line."""
 
@@ -53,5 +61,8 @@ longs_at: Any = _numbers_at(numba.int64, ir.IntType(64))
 
 narrowed: Any = intrinsic(_float_to_half)
 """Returns the bits of the f16 that is nearest to an f32 number."""
+
+widened: Any = intrinsic(_half_to_float)
+"""Returns the f32 number of the bits of an f16."""
 
 prefetch: Any = intrinsic(_request_line)

@@ -22,7 +22,7 @@ from fastovms.engine.kernels.agreement import pause as _pause
 from fastovms.engine.kernels.agreement import sched_yield as _sched_yield
 from fastovms.engine.kernels.agreement import store as _store
 from fastovms.engine.kernels.experts import begins_of, choose, combine, multiply_floats, rows_of
-from fastovms.engine.kernels.instructions import TILE, Field, Opcode, StepField
+from fastovms.engine.kernels.instructions import Field, Opcode, StepField
 from fastovms.engine.kernels.memory import (
     bytes_at,
     floats_at,
@@ -446,7 +446,7 @@ def _segment_at(step, window, number):
     for sequence in range(step[StepField.NUM_SEQUENCES]):
         row, end = np.int64(begins[sequence]), np.int64(begins[sequence + 1])
         while row < end:
-            rows = min(end - row, np.int64(TILE))
+            rows = min(end - row, step[StepField.TILE])
             last = past_lens[sequence] + row - begins[sequence] + 1
             first = max(last - window, np.int64(0)) // length if window > 0 else np.int64(0)
             num = (last + rows - 2) // length - first + 1

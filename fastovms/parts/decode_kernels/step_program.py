@@ -24,6 +24,13 @@ and the results of segments would need much memory."""
 
 _WHOLE_TEXT: Final = 1 << 40
 
+_TILE: Final = 8
+"""The maximum number of rows that attend together in a step of few tokens."""
+
+_QUERIES_TOGETHER: Final = 128
+"""The queries that share a head of keys for which the rows of a longer step attend together, if
+each thread has two such tiles: the cache is converted once for all of them."""
+
 _PARTIALS: Final = 1 << 16
 """Numbers by which the room for parts of the attention grows."""
 
@@ -58,6 +65,9 @@ class StepProgramRunner:
         attending = instructions[instructions[:, Field.OPCODE] == Opcode.ATTEND]
         sizes = attending[:, Field.HEADS] * (attending[:, Field.P2] + 2)
         self._partial_size = int(sizes.max(initial=0))
+        groups = attending[:, Field.HEADS] // attending[:, Field.P1]
+        self._group = int(groups.max(initial=1))
+        self._heads = int(attending[:, Field.P1].min(initial=1 << 20))
         self._partials = np.empty(0, np.float32)
 
     def _reserve(self, num_tokens: int) -> None:
@@ -118,10 +128,12 @@ class StepProgramRunner:
             if num_tokens > len(self._states):
                 self._states = np.empty((num_tokens, self._states.shape[1]), np.float32)
             self._buffers[step.states, 0] = address_of(self._states)
-        num_rows, segment = num_tokens, SEGMENT
+        num_rows, segment, tile = num_tokens, SEGMENT, _TILE
         if num_tokens > _MAX_ROWS_IN_SEGMENTS:
             num_rows, segment = min(num_tokens, self._workspace.max_rows), _WHOLE_TEXT
-        fields[StepField.SEGMENT] = segment
+            most = num_rows * self._heads // (2 * self._workspace.kernels.num_threads)
+            tile = max(_TILE, min(_QUERIES_TOGETHER // self._group, most))
+        fields[StepField.SEGMENT], fields[StepField.TILE] = segment, tile
         size = num_rows * -(-max_context_len // segment) * self._partial_size
         if size > len(self._partials):
             self._partials = np.empty(-(-size // _PARTIALS) * _PARTIALS, np.float32)

@@ -104,6 +104,8 @@ def test_attention_is_that_of_the_numbers_in_the_cache(
         (8, 123, 0, 64, 130),
         (8, 60, 5, 55, 67),
         (8, 60, 5, 64, 67),
+        (40, 91, 0, 0, 130),
+        (40, 91, 70, 21, 130),
     ):
         queries = rng.normal(size=(rows, group, size)).astype(np.float32)
         for head in range(HEADS):

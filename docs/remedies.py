@@ -246,7 +246,8 @@ SECTIONS: Final[Sequence[Section]] = (
             "there is no … at …": "Paths in a `graph.pbtxt` start from its directory.",
             "is not a flag that a file or a variable may set": "Give it on the command line.",
             "OTEL_EXPORTER_OTLP_ENDPOINT": "`pip install '.[otel]'`, or unset the variable.",
-            "OTEL_EXPORTER_OTLP_PROTOCOL must be": "Set `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`.",
+            "OTEL_EXPORTER_OTLP_PROTOCOL must be": "Set "
+            "`OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`.",
             "cannot write the log": "Give `--log-file` a path that the server's user may write.",
             "parser must be one of": "Leave the flag out, or give a "
             "[name of the table](chat-and-tools.md#tool-call-formats).",

@@ -1,4 +1,4 @@
-"""Writes tiny adapters (LoRA) in PEFT's form, and models into which one is merged."""
+"""Writes tiny adapters (LoRA) in PEFT's format, and models with merged adapters."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ ALL_MODULES = (
     "mlp.down_proj",
 )
 SOME_MODULES = ("self_attn.q_proj", "self_attn.v_proj")
-"""PEFT's choice for Llama."""
+"""The target modules that PEFT chooses for Llama."""
 
 BAD_NAMES = ("x" * 257, "a\tb", "a\nb", "a\x7f", "a\0", "\u202e", "\u2028", "\ud800", " ", "\u3000")
-"""Names of adapters that are refused, by flags and by the API."""
+"""Names of adapters that flags and the API refuse."""
 
 _DTYPES = {"float32": "F32", "float16": "F16", "uint16": "BF16"}
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, Array]) -> None:
-    """Writes a file of safetensors. Arrays of uint16 are bits of bfloat16."""
+    """Writes a safetensors file. Arrays of uint16 contain bfloat16 bits."""
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, array in tensors.items():

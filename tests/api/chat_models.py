@@ -1,4 +1,4 @@
-"""A model that chats, over fakes."""
+"""A chat model with fakes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SOURCE = """
 {%- if style %}<style {{ style }}>{% endif %}
 {%- if add_generation_prompt %}>{% endif %}
 {%- if opened %}<think>{% endif %}"""
-"""Short, and showing everything that a template gets: `u:Hello;>`."""
+"""A short template that shows all its inputs: `u:Hello;>`."""
 
 TEMPLATE = make_template({"default": SOURCE}, {"bos_token": "<s>"})
 
@@ -64,7 +64,7 @@ def tool_choice(name: str) -> dict[str, Any]:
 
 
 def call_text(name: str = "get_weather", arguments: str = '{"city":"Paris"}') -> str:
-    """A call as the model writes it."""
+    """Returns a call in the model's own markup."""
     return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
@@ -72,9 +72,9 @@ BROKEN = [
     "Let me see <tool_ca", "Let me see <tool_call>", "<tool_call>", "4 <think", "<think>",
     call_text("get_weather", '"{a: 1"'), call_text("get_weather", "{a: 1}"),
 ]  # fmt: skip
-"""Markup that is no call, or no reasoning."""
+"""Markup that is neither a call nor reasoning."""
 
 
 def prompt_of(api: Any, position: int = -1) -> str:
-    """What the model was asked."""
+    """Returns the prompt that the model was given."""
     return bytes(api.backend.submitted[position].prompt_token_ids).decode()

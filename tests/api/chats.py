@@ -1,4 +1,4 @@
-"""Chats over fakes: bodies, and what the deltas of a stream add up to."""
+"""Request bodies of chats with fakes, and the messages that the deltas of a stream form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make(make_api):
 
 
 def join(events: list) -> dict[int, dict[str, Any]]:
-    """Each choice of a stream as the message that the deltas add up to."""
+    """Returns the message that the deltas of each choice form."""
     choices: dict[int, dict[str, Any]] = {}
     for event in events:
         for choice in event["choices"] if event != "[DONE]" else ():
@@ -47,6 +47,6 @@ def join(events: list) -> dict[int, dict[str, Any]]:
 
 
 def content_logprobs(choices: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What choices, or those of a stream's chunks, tell of tokens."""
+    """Returns the log probabilities of choices, or of the chunks of a stream."""
     told = [choice["logprobs"] for choice in choices]
     return [entry for logprobs in told if logprobs for entry in logprobs["content"]]

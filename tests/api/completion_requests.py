@@ -1,4 +1,4 @@
-"""Completions over fakes: bodies, and what the pieces of a stream add up to."""
+"""Request bodies of completions with fakes, and the texts that the chunks of a stream form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The whole API over fakes."""
+"""The whole API with fakes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _refuse(reason: str) -> Database:
 
 @pytest.fixture
 async def make_state():
-    """Makes what outlives requests, in memory, or on a disk that is `unread`."""
+    """Returns a state in memory, or on a disk whose files were not read yet (`unread`)."""
     states = []
 
     def make(*, max_runs: int = 10, max_bytes: int = 10**12, unread: str = "") -> ResponsesState:
@@ -91,7 +91,7 @@ async def make_state():
 
 @pytest.fixture
 def make_served() -> Iterator[Callable[..., ServedEncoder]]:
-    """Makes models of fake encoders."""
+    """Returns models of fake encoders."""
     made: list[ServedEncoder] = []
 
     def make(*args, **options) -> ServedEncoder:

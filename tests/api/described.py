@@ -1,4 +1,4 @@
-"""Holds requests that are taken, and answers, to what the OpenAPI document says of them."""
+"""Checks accepted requests and their answers against the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def operation_of(router: Router, method: str, pattern: str) -> Operation:
 
 
 def check_taken(router: Router, method: str, pattern: str, body: object) -> None:
-    """Fails if a body that was taken is none of those that are described."""
+    """Fails if an accepted body does not match the document."""
     operation = operation_of(router, method, pattern)
     if isinstance(body, dict) and operation.body is not None:
         _body_validator((method, pattern), operation).validate(body)
 
 
 def check_answer(router: Router, method: str, pattern: str, response: Response) -> None:
-    """Fails if the answer is another than the one that is described."""
+    """Fails if the answer does not match the document."""
     operation = operation_of(router, method, pattern)
     if response.status != 200:
         dialect = dialect_of(pattern)
@@ -58,7 +58,7 @@ def check_answer(router: Router, method: str, pattern: str, response: Response) 
 
 
 def check_events(router: Router, method: str, pattern: str, events: list[Any]) -> None:
-    """Fails if one of a stream's events is another than those that are described."""
+    """Fails if an event of a stream does not match the document."""
     error = dialect_of(pattern).error_form.kind
     for event in events:
         if event == "[DONE]":

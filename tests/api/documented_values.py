@@ -1,4 +1,4 @@
-"""Reads which values the compatibility tables say that a field takes and refuses."""
+"""Reads the accepted and refused values of each field from the compatibility tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "fields.md"
 
 
 def quoted(text: str, field: str) -> list[dict]:
-    """The values in backticks, as members of a body."""
+    """Returns the values in backticks as members of a body."""
     values = [json.loads(value) for value in re.findall(r"`([^`]+)`", text)]
     return [
         value if isinstance(value, dict) and field in value else {field: value} for value in values
@@ -27,13 +27,13 @@ def examples(cell: str, field: str) -> tuple[list[dict], list[dict]]:
 
 
 def section_of(title: str) -> str:
-    """The text below a heading, to the next one."""
+    """Returns the text from a heading to the next one."""
     text = re.split(rf"\n##+ {title}\b", DOCUMENT.read_text())[1]
     return re.split(r"\n##+ ", text)[0]
 
 
 def of_files_and_batches() -> dict[str, tuple[list[dict], list[dict]]]:
-    """What each field of a form or of a batch takes and refuses. `file` has no such values."""
+    """Returns the accepted and refused values of each field of a form or of a batch, but `file`."""
     found = {}
     for line in section_of("Files and batches").splitlines():
         if line.startswith("| `") and not line.startswith("| `file` "):

@@ -1,4 +1,4 @@
-"""The API over fake models that encode texts."""
+"""The API with fake encoder models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAIR = PairTemplate([CLS, -1, SEP, -2, SEP], [0, 0, 0, 1, 1])
 
 
 class ByteTexts:
-    """One token a byte, between two others."""
+    """Encodes a text as one token per byte between two special tokens."""
 
     before = np.array([CLS], np.int64)
     behind = np.array([SEP], np.int64)
@@ -62,13 +62,14 @@ class ByteTexts:
 
 
 class FakeEncoder:
-    """Makes of each text how many tokens it has, their sum, the last, and how many belong to the
-    second of two texts; of rerankers the logit is the sum of what belongs to the second.
+    """Returns for each text the number of tokens, their sum, the last token, and the number of
+    tokens of the second of two texts. The logit of a reranker is the sum of the second text's
+    tokens.
 
     Attributes:
-        encoded: the texts of every call, in order, with its client.
-        priorities: those of the calls.
-        error: raised by `encode` when set.
+        encoded: the texts of every call in order, with its client.
+        priorities: the priorities of the calls.
+        error: raised by `encode` if it is set.
     """
 
     failure = None
@@ -82,7 +83,7 @@ class FakeEncoder:
 
     @property
     def submitted(self) -> list[tuple[Sequence[EncoderText], str]]:
-        """What other fakes call it."""
+        """The same list by the name that other fakes use."""
         return self.encoded
 
     def start(self) -> None:
@@ -129,7 +130,7 @@ def served_encoder(
     has_detokenizer: bool = True,
     **config: object,
 ) -> ServedEncoder:
-    """A model of a fake encoder, with `EncoderConfig(**config)`."""
+    """Returns a model of a fake encoder with `EncoderConfig(**config)`."""
     info = EncoderInfo(task, width or (4 if task is Task.EMBEDDINGS else 1), joins_pairs)
     model = replace(model_info(name=name, max_model_len=max_model_len), vocab_size=258)
     backend = FakeEncoder(info, model)
@@ -140,7 +141,7 @@ def served_encoder(
 
 
 class EncoderApi(Api):
-    """Calls the routes of a server of such models."""
+    """Calls the routes of a server with such models."""
 
     def __init__(
         self,

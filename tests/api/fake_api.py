@@ -1,4 +1,4 @@
-"""The whole API over fakes."""
+"""The whole API with fakes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, make_request
 
 
 class Api:
-    """Calls the routes as the HTTP layer would, without it. What is taken and what is answered is
-    held to what describes it."""
+    """Calls the routes as the HTTP layer does. Accepted requests and answers are checked against
+    the OpenAPI document."""
 
     def __init__(
         self,
@@ -113,25 +113,25 @@ class Api:
         return response
 
     async def post(self, path: str, body: object) -> tuple[int, dict]:
-        """Status and body of an answer that is not streamed."""
+        """Returns the status and the body of an answer that is not streamed."""
         response = await self.call("POST", path, body, FakeStream())
         assert response is not None, "the answer was streamed"
         return response.status, orjson.loads(response.body)
 
     async def answer(self, path: str, body: object) -> dict:
-        """The body of an answer that is not streamed and has status 200."""
+        """Returns the body of an answer that is not streamed and has status 200."""
         status, answer = await self.post(path, body)
         assert status == 200, answer
         return answer
 
     async def refused(self, path: str, body: object) -> str | None:
-        """The field at fault, by the error of OpenAI's dialect with status 400."""
+        """Returns the field that an error of OpenAI's dialect with status 400 names."""
         status, answer = await self.post(path, body)
         assert status == 400, answer
         return answer["error"]["param"]
 
     async def stream(self, path: str, body: dict) -> list:
-        """The events of a streamed answer."""
+        """Returns the events of a streamed answer."""
         stream = FakeStream()
         assert await self.call("POST", path, {**body, "stream": True}, stream) is None
         assert stream.closed

@@ -1,4 +1,4 @@
-"""A tracer that keeps what it is told."""
+"""A tracer that records spans."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FakeSpan:
 
 
 class FakeTracer:
-    """Keeps the spans that it has begun."""
+    """Records the spans that were started."""
 
     def __init__(self) -> None:
         self.spans: list[FakeSpan] = []

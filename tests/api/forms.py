@@ -1,4 +1,4 @@
-"""Writes forms as clients send them."""
+"""Writes multipart forms as clients send them."""
 
 from __future__ import annotations
 

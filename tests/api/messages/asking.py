@@ -1,4 +1,4 @@
-"""Requests for messages, and what the events of a stream add up to."""
+"""Requests of the Messages API, and the messages that the events of a stream form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make(make_api):
 
 
 def join(events: list[Any]) -> dict[str, Any]:
-    """The message that the events of a stream add up to, which must be in their order."""
+    """Returns the message that the events of a stream form, and checks their order."""
     start, ping, *middle, end, stop = events
     assert [each["type"] for each in (start, ping, end, stop)] == [
         "message_start",
@@ -67,7 +67,7 @@ def join(events: list[Any]) -> dict[str, Any]:
 
 
 async def ask(api: Any, streamed: bool, **fields: Any) -> dict[str, Any]:
-    """The message that answers a request."""
+    """Returns the message that answers a request."""
     body = {**BODY, **fields}
     if streamed:
         return join(await api.stream(PATH, body))

@@ -22,13 +22,13 @@ from fastovms.parts.messages.endpoints import (
 from tests.api.chat_models import BROKEN, call_text, prompt_of
 from tests.api.messages.asking import BODY, PATH, THINKS, THOUGHT, TOOL, USER, ask, make
 
-# Pieces of an answer as the blocks of a message.
+# Parts of an answer become the content blocks of a message.
 
 
 ENVELOPE = Envelope("msg_1", 0, "fake", "fp", ANTHROPIC)
 
 
-# The events of a stream, one block after the other.
+# The events of a stream, block by block.
 
 
 def test_failure_becomes_an_error_event_with_the_request_id() -> None:
@@ -43,7 +43,7 @@ def test_failure_becomes_an_error_event_with_the_request_id() -> None:
     }
 
 
-# What a request for a message becomes: the prompt, and how it is continued.
+# The prompt of a request, and how an answer continues it.
 
 
 __all__ = ["make"]
@@ -92,7 +92,7 @@ async def test_json_schema_format_becomes_a_grammar(make, name):
     assert grammar.param.startswith(name)
 
 
-# The endpoints of messages, over fakes: whole and streamed.
+# The endpoints of messages with fakes, streamed and not streamed.
 
 
 both = pytest.mark.parametrize("streamed", [False, True])

@@ -19,7 +19,7 @@ from fastovms.parts.messages.request import (
     to_messages,
 )
 
-# Tools and choices in Anthropic's form.
+# Tools and tool choices in Anthropic's format.
 
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -90,7 +90,7 @@ def test_invalid_tools_or_choice_are_refused_by_field_name(
     assert caught.value.param == param
 
 
-# Blocks of messages become the messages of a chat template.
+# Content blocks become the messages of a chat template.
 
 
 URL = {"type": "image", "source": {"type": "url", "url": "http://a/b.png"}}
@@ -331,7 +331,7 @@ def test_images_of_a_model_that_takes_none_are_refused() -> None:
         to_messages(None, [user(URL)])
 
 
-# What a request says beside its chat.
+# The fields of a request other than its messages.
 
 
 FORMAT = {"type": "json_schema", "schema": {"type": "object"}}

@@ -1,4 +1,4 @@
-"""Requests of Ollama's clients over fakes, and the lines of their answers."""
+"""Requests of Ollama's clients with fakes, and the lines of the answers."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def make(make_api):
 
 
 async def ask(api: Api, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """A whole answer."""
+    """Returns an answer that is not streamed."""
     return await api.answer(path, {**body, "stream": False})
 
 
 async def lines(api: Api, path: str, body: dict[str, Any]) -> list[dict[str, Any]]:
-    """The lines of a streamed answer."""
+    """Returns the lines of a streamed answer."""
     stream = FakeStream()
     response = await api.call("POST", path, body, stream)
     assert response is None, response
@@ -42,7 +42,7 @@ async def lines(api: Api, path: str, body: dict[str, Any]) -> list[dict[str, Any
 
 
 async def refused(api: Api, path: str, body: dict[str, Any], status: int = 400) -> str:
-    """The error of a refused request."""
+    """Returns the error of a refused request."""
     found, answer = await api.post(path, body)
     assert found == status, answer
     assert not api.backend.submitted

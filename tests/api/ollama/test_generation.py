@@ -33,7 +33,7 @@ from tests.api.ollama.ollama_requests import (
 )
 from tests.fakes import ByteTokenizer, FakeStream
 
-# How answers are told.
+# The format of answers.
 
 
 __all__ = ["make"]
@@ -180,7 +180,7 @@ async def test_line_separators_of_a_text_are_escaped(make, end, thought):
     assert thoughts == (f"h{end}m" if thought else "")
 
 
-# What chats and prompts become.
+# The prompts of chats and completions.
 
 
 LONG = [{"role": role, "content": letter * 30}
@@ -248,7 +248,7 @@ async def test_older_messages_are_dropped_if_the_context_is_full(make):
     assert (await ask(api, CHAT, body))["eval_count"] == 7
 
 
-# Prompts that no template is put around.
+# Raw prompts without a template.
 
 
 FIM = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
@@ -298,14 +298,14 @@ async def test_contradicting_fields_of_a_prompt_are_refused(make, fields, messag
     assert message in await refused(make(), GENERATE, {**PROMPTED, **fields})
 
 
-# The endpoints that generate: streams, models that come and go, what is counted.
+# The endpoints that generate: streams, loading and unloading of models, and usage.
 
 
 EMPTY = ((CHAT, {"model": "fake", "messages": []}), (GENERATE, {"model": "fake"}))
 
 
 class Holder:
-    """Stands for what has models come and go."""
+    """Stands for the pool that loads and unloads models."""
 
     loads_on_demand = True
 

@@ -21,7 +21,7 @@ from tests.api.encoder_api import served_encoder
 from tests.api.ollama.ollama_requests import make, refused
 from tests.fakes import ByteTokenizer, FakeBackend, model_info
 
-# What is told of models.
+# The descriptions of models.
 
 
 WEIGHTS = WeightCount(751_632_384, "u4")
@@ -99,7 +99,7 @@ def test_details_have_parameter_size_and_quantization(
     assert (details.parameter_size, details.quantization_level) == (size, level)
 
 
-# What Ollama's clients ask about models.
+# The requests of Ollama's clients about models.
 
 
 __all__ = ["make"]
@@ -182,7 +182,7 @@ async def test_requests_that_change_models_are_refused(make, method, path, what)
     assert orjson.loads(response.body)["error"].startswith(f"{what} is not supported:")
 
 
-# Vectors for Ollama's clients.
+# Embeddings for Ollama's clients.
 
 
 @pytest.mark.parametrize(

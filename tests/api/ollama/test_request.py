@@ -27,7 +27,7 @@ from tests.api.ollama.ollama_requests import (
 )
 from tests.fakes import model_info
 
-# What options become.
+# The sampling parameters of options.
 
 
 MODEL = model_info(max_model_len=100)

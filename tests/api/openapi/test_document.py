@@ -28,7 +28,7 @@ from tests.api.encoder_api import EncoderApi, served_encoder
 from tests.fakes import FakeStream, model_info
 from tests.paths import ROOT
 
-# What a dialect adds to the schema of a body.
+# The members that a dialect adds to the schema of a body.
 
 
 NULL = {"type": "null"}
@@ -74,7 +74,7 @@ def test_body_schema_accepts_and_refuses_bodies(dialect, body, is_valid):
     assert jsonschema_rs.is_valid(schema, body) is is_valid
 
 
-# The document describes every route, by the rules of OpenAPI and JSON Schema.
+# The document describes every route according to OpenAPI and JSON Schema.
 
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -87,11 +87,11 @@ def routes(make_api) -> list[tuple[str, str]]:
 
 
 async def load_all() -> None:
-    """There are no parts."""
+    """Loads no parts."""
 
 
 def described(make_api) -> dict[tuple[str, str], Any]:
-    """The operations of all routes."""
+    """Returns the operations of all routes."""
     api = make_api()
     api.parts.load_now()
     return api.router.operations
@@ -99,7 +99,7 @@ def described(make_api) -> dict[tuple[str, str], Any]:
 
 @pytest.fixture(scope="module")
 def document(make_api) -> dict[str, Any]:
-    """As clients get it."""
+    """Returns the document as clients receive it."""
     made = openapi_document(described(make_api), model="fake", root_path="/llm", needs_key=True)
     return orjson.loads(orjson.dumps(made))
 
@@ -187,7 +187,8 @@ def test_operation_lists_the_statuses_of_its_route(document, path, has, lacks):
 
 
 def test_no_status_is_left_out(document):
-    """Neither of the layer's faults nor of its checks; 405 is never that of an operation."""
+    """Neither those of the HTTP layer's errors nor those of its checks; 405 is never the status of
+    an operation."""
     used = set()
     for path in (ROOT / "fastovms").rglob("*.py"):
         found = re.findall(
@@ -272,7 +273,7 @@ async def test_examples_of_requests_are_answered(document, make_api, make_state)
     encoder_api.close()
 
 
-# The page loads nothing from elsewhere, and the document is made once.
+# The page loads nothing from other servers, and the document is built once.
 
 
 def page():

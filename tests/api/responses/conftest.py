@@ -1,4 +1,4 @@
-"""The Responses API over fakes."""
+"""The Responses API with fakes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ITEMS = [{"role": "user", "content": f"{number}"} for number in range(5)]
 
 @pytest.fixture
 def make(make_api, make_state) -> Callable[..., Any]:
-    """An API whose model chats; `state=None` keeps nothing."""
+    """Returns an API with a chat model; `state=None` stores nothing."""
 
     def make_responses(script="Hello!", *, chat=None, defaults=None, context=2000, **options):
         model = model_info(max_model_len=context, defaults=defaults)
@@ -41,7 +41,7 @@ def make(make_api, make_state) -> Callable[..., Any]:
 
 
 def paused(make, script: str = "Hello!", *, num_steps: int = 3, **options):
-    """An API whose model makes a few steps and waits."""
+    """Returns an API whose model generates a few tokens and waits."""
     api = make(script, **options)
     api.steps_left = num_steps
     step = api.backend.step
@@ -64,7 +64,7 @@ class Replica:
     """One of several servers that share a state.
 
     Attributes:
-        api: its routes, over a model that makes as many steps as `api.steps_left` says.
+        api: its routes, with a model that makes `api.steps_left` steps.
     """
 
     def __init__(
@@ -91,8 +91,7 @@ class Replica:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 async def make_replicas(request, make, monkeypatch):
-    """Makes replicas, which renew their leases when a test tells them to. Returns them, and the
-    clock of all."""
+    """Returns replicas, which renew their leases when a test asks for it, and their clock."""
     monkeypatch.setattr(events, "SHARED_INTERVAL", 0.0)
     monkeypatch.setattr(background, "_RETRY", 0.01)
     clock = Clock()
@@ -118,10 +117,10 @@ async def make_replicas(request, make, monkeypatch):
 
 
 async def ask(api, method: str, path: str, body: object = None, **context):
-    """Status and body of an answer that is not streamed.
+    """Returns the status and the body of an answer that is not streamed.
 
     Args:
-        context: the tenant and the headers, if there are any.
+        context: the tenant and the headers, or None.
     """
     response = await api.call(method, path, body, FakeStream(), **context)
     assert isinstance(response, Response)
@@ -130,14 +129,14 @@ async def ask(api, method: str, path: str, body: object = None, **context):
 
 @pytest.fixture
 async def kept(make) -> tuple[Any, dict[str, Any]]:
-    """An API and a response to five items that it has stored."""
+    """Returns an API and a stored response to five items."""
     api = make()
     response = await api.answer(V1, {"model": "fake", "input": ITEMS})
     return api, response
 
 
 async def stream_of(api, body: dict[str, Any], path: str = V1) -> list[Any]:
-    """The events of a streamed response."""
+    """Returns the events of a streamed response."""
     stream = FakeStream()
     assert await api.call("POST", path, {**BODY, **body, "stream": True}, stream) is None
     assert stream.closed

@@ -1,4 +1,4 @@
-"""Checks that the events of a stream are in order, and adds them up."""
+"""Checks the order of a stream's events and joins their deltas."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _TEXTS = {"output_text", "reasoning_text", "reasoning_summary_text"}
 
 
 def check(events: list[Any], *, start: int = 0) -> Event:
-    """The response that the stream ends with.
+    """Returns the response of the stream's last event.
 
     Args:
-        start: number of the first event; what came before it is then not added up.
+        start: the number of the first event; the deltas before it are unknown, so items are not
+            compared.
     """
     assert events.pop() == "[DONE]"
     assert [event["sequence_number"] for event in events] == [
@@ -39,7 +40,7 @@ def check(events: list[Any], *, start: int = 0) -> Event:
 
 
 def kinds(events: list[Any]) -> list[str]:
-    """The types in short, what repeats itself only once."""
+    """Returns the types of the events in short form, without consecutive repetitions."""
     short = [event["type"].removeprefix("response.") for event in events if event != "[DONE]"]
     return [kind for place, kind in enumerate(short) if place == 0 or kind != short[place - 1]]
 
@@ -51,7 +52,7 @@ _CALLS = {
 
 
 class _Output:
-    """The items as the deltas add them up."""
+    """The items that the deltas form."""
 
     def __init__(self) -> None:
         self.items: list[Event] = []

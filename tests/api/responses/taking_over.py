@@ -1,4 +1,4 @@
-"""A replica begins a response, is gone, and another one takes the response over."""
+"""A replica starts a response and disappears, and another one takes the response over."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ async def start_response(api, body: dict[str, Any], path: str = V1) -> str:
 
 
 async def cut_after(replica: Replica, ids: Sequence[str], num_steps: int) -> None:
-    """Has a replica make so many steps, keep what came of them for each response, and lose its
-    database."""
+    """Has a replica make the given number of steps and store their results, and cuts its connection
+    to the database."""
     resume(replica.api, num_steps)
     for id in ids:
         run = replica.runs.find("", id)
@@ -36,7 +36,7 @@ async def cut_after(replica: Replica, ids: Sequence[str], num_steps: int) -> Non
 
 
 async def take_over(replica: Replica, clock) -> None:
-    """Lets the lease of a replica that is gone expire."""
+    """Lets the lease of a replica that has disappeared expire."""
     for _ in range(int(LEASE) + 2):
         await replica.renew()
         clock.now += 1
@@ -44,7 +44,7 @@ async def take_over(replica: Replica, clock) -> None:
 
 
 async def renew_until(replica: Replica, asking: asyncio.Future[Any]) -> Any:
-    """Renews the leases of a replica until a request has its answer, which it returns."""
+    """Renews the leases of a replica until a request has its answer, and returns the answer."""
     async with asyncio.timeout(60):
         while not asking.done():
             await replica.renew()
@@ -57,7 +57,7 @@ async def settle() -> None:
 
 
 def change_files(replica: Replica, fingerprint: str) -> None:
-    """Has the model of a replica be one of other files."""
+    """Changes the files of a replica's model."""
     backend = replica.api.backend
     backend._model = replace(backend.model, fingerprint=fingerprint)
     [known] = replica.api.context.models.known
@@ -65,11 +65,11 @@ def change_files(replica: Replica, fingerprint: str) -> None:
 
 
 class Holder:
-    """Loads the model of a replica when a test says so.
+    """Loads the model of a replica when a test requests it.
 
     Attributes:
-        failure: why it cannot be loaded.
-        num_uses: how often it is in use.
+        failure: the error of the load, or None.
+        num_uses: the number of current users.
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -98,7 +98,7 @@ class Holder:
 
 
 async def running_response(replica) -> str:
-    """Starts a response that has made some text."""
+    """Starts a response that has generated some text."""
     resume(replica.api, 0)
     id = await start(replica.api)
     resume(replica.api, 3)

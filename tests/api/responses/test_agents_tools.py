@@ -1,4 +1,4 @@
-"""Tools that agents offer: namespaces, as of MCP's servers, and custom ones."""
+"""Tests of the tools that agents send: namespaces (as of MCP servers) and custom tools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses that run without a client."""
+"""Tests of background responses."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_it_survives_its_client(make):
 
 async def test_response_that_cannot_be_stored_fails_with_the_reason(make, make_state, caplog):
     class Forgetful:
-        """Loses the end, as on a full disk."""
+        """Loses the final state of a response, as on a full disk."""
 
         def __init__(self, store):
             self.store = store

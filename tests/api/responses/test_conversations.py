@@ -7,7 +7,7 @@ import pytest
 from tests.api.responses.conftest import ITEMS, V1, V3, ask
 from tests.fakes import FakeStream
 
-# What is kept of a response, and what is not.
+# What is stored of a response, and what is not.
 
 
 @pytest.mark.parametrize("path", [V1, V3])
@@ -67,7 +67,7 @@ def same(*texts: str) -> list[dict[str, str]]:
 
 
 async def paged(api, place: str, order: str) -> list[str]:
-    """The texts of the items, asked for one by one."""
+    """Returns the texts of the items, which are requested one by one."""
     texts: list[str] = []
     query = f"limit=1&order={order}"
     while len(texts) < 20:
@@ -233,7 +233,7 @@ async def test_items_of_a_conversation_have_ids_of_their_own(make, order):
     assert await paged(api, place, "asc") == expected[1:]
 
 
-# A state of which only a part could be read since the start: nobody knows what the rest has.
+# A state that was read only in part since the start: other objects may exist.
 
 MESSAGE = {"type": "message", "role": "user", "content": "a"}
 REFERENCE = {"type": "item_reference", "id": "msg_a"}

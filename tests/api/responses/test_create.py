@@ -16,7 +16,7 @@ from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 from tests.fakes import FakeStream
 from tests.replicas import replace_operation
 
-# The affinity keys of ids.
+# The affinity keys in ids.
 
 
 NEW = "f" * 32
@@ -46,7 +46,7 @@ def test_new_id_has_the_affinity_of_its_chain_or_header(continued, header, expec
 
 
 def digits(id: str) -> tuple[str, str]:
-    """The key of an id and the rest."""
+    """Returns the affinity key of an id and the rest."""
     return id[5:13], id[13:]
 
 
@@ -72,7 +72,7 @@ async def test_responses_of_a_chain_have_one_affinity_key(make, prefix):
     assert digits(await made(OTHER, previous_response_id=own))[0] == OTHER
 
 
-# Conversations are summarized, and go on with the summary.
+# Compaction: conversations continue with a summary.
 
 
 GIVEN = [
@@ -120,7 +120,7 @@ async def test_stored_chain_is_compacted(make):
     assert "user: What is the weather?\n\nassistant: It is sunny." in prompt_of(api)
     missing, _ = await ask(api, "GET", f"{V1}/{answer['id']}")
     assert missing == 404, "a compaction is not kept"
-    # What goes on with it is kept with it, and can be compacted again.
+    # A continuation is stored with the summary and can be compacted again.
     _, second = await ask(api, "POST", V1, {**BODY, "input": [*answer["output"], *GIVEN[:1]]})
     _, items = await ask(api, "GET", f"{V1}/{second['id']}/input_items?order=asc")
     assert items["data"][1] == answer["output"][1]
@@ -193,14 +193,14 @@ async def test_compaction_of_another_server_is_refused(make, content):
     assert await make().refused(V1, {**BODY, "input": [item]}) == "input[0].encrypted_content"
 
 
-# What a request may ask for, and what the model is given of it.
+# The fields of a request and the input of the model.
 
 
 HI = [{"role": "user", "content": "Hi"}]
 OTHER_TOOL = {"type": "function", "name": "other"}
 
 
-# What the model is asked
+# The input of the model
 
 
 @pytest.mark.parametrize(
@@ -377,7 +377,7 @@ async def test_id_of_a_stored_response_is_unique(make, path, request_id, id, bac
 
 @pytest.mark.parametrize("fields", [{}, {"stream": True}, {"background": True}])
 async def test_previous_response_deleted_meanwhile_is_refused(make, make_state, fields):
-    """With ids of clients' own, responses could continue each other in a circle."""
+    """With ids that clients choose, responses could form a circle."""
     state = make_state()
     api = make(state=state)
     await ask(api, "POST", V1, {**BODY, "request_id": "a"})

@@ -1,4 +1,4 @@
-"""Images in responses, over fakes: read, kept, told again and dropped."""
+"""Tests of images in responses with fakes: decoded, stored, repeated later, and dropped."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from fastovms.parts.responses.input import (
     to_messages,
 )
 
-# Every type of item that OpenAI's client can send is shown to the model, or refused by name.
+# Every item type of OpenAI's client is passed to the model or refused by name.
 
 
 RULES = ItemRules(OPENAI, lambda prefix: f"{prefix}_new")
@@ -34,7 +34,7 @@ TOOL = {"type": "function", "name": "f", "parameters": {}}
 
 
 def call(name: str, arguments: object, result: str | None = None, id: str = "c") -> list[Any]:
-    """The messages of a call, and of what it has answered."""
+    """Returns the messages of a call and of its output."""
     function = {"name": name, "arguments": json.dumps(arguments)}
     made = {"type": "function", "id": id, "function": function}
     told: list[Any] = [{"role": "assistant", "content": "", "tool_calls": [made]}]
@@ -154,7 +154,7 @@ def test_unavailable_item_type_is_refused_with_the_reason(kind: str) -> None:
         read_items([{"type": kind}], "items", RULES)
 
 
-# The texts of contents, with tags in place of images.
+# The texts of contents with placeholders for images.
 
 
 URL = "data:image/png;base64,AAAA"
@@ -201,7 +201,7 @@ def test_media_that_the_model_cannot_read_are_refused_or_noted(parts, images, pl
     assert place.removesuffix(".file_id") in unseen.warnings[0]
 
 
-# Items of requests in the form that is stored, listed and told to models.
+# Items of requests in the format in which they are stored, listed and rendered.
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,7 @@ def answered(name: str, output: Any) -> dict[str, Any]:
 
 
 def calls(*names: str) -> dict[str, Any]:
-    """The member of a message that calls functions without arguments."""
+    """Returns the `tool_calls` of a message that calls functions without arguments."""
     functions = ({"name": name, "arguments": "{}"} for name in names)
     made = [{"type": "function", "id": each["name"], "function": each} for each in functions]
     return {"tool_calls": made}

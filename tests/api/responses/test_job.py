@@ -1,4 +1,4 @@
-"""Tests of what a request for a response becomes: its prompt, its form, and what is kept of it."""
+"""Tests of the job of a response: its prompt, its format, and what is stored of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.api.chat_models import prompt_of
 from tests.api.responses.conftest import BODY, TOOL, V1, V3, ask
 from tests.fakes import model_info
 
-# Conversations are written down as far as there is room.
+# Conversations are truncated to the context.
 
 
 PIXEL = "data:image/png;base64,AAAA"
@@ -172,7 +172,7 @@ def test_echoed_tool_choice_is_flat_and_defaults_to_auto(given, told):
     assert echoed_choice(given) == told
 
 
-# What an answer holds, and what it repeats of its request.
+# The content of an answer, and the fields of the request that it repeats.
 
 
 SCHEMA = {"type": "object", "properties": {}}
@@ -253,12 +253,12 @@ async def test_defaults_in_use_are_reported_in_the_response(make):
 )
 async def test_response_format_of_chats_is_returned_as_a_text_format(make, response_format, told):
     api = make()
-    for path, format in ((V1, told), (V3, NO_FORMAT)):  # OVMS says so, whatever it was asked
+    for path, format in ((V1, told), (V3, NO_FORMAT)):  # OVMS returns this value for every request.
         status, body = await ask(api, "POST", path, {**BODY, "response_format": response_format})
         assert (status, body["text"]["format"]) == (200, format)
 
 
-# How much of a context fits, and how its tokens are counted.
+# How much input fits into the context, and how its tokens are counted.
 
 
 def turns(number: int) -> list[dict[str, str]]:
@@ -329,7 +329,7 @@ async def test_input_tokens_agree_with_usage(make, fields):
     assert counted == {"object": "response.input_tokens", "input_tokens": expected}
 
 
-# What was asked for is written without what the store has already, and read again.
+# A job is stored without the data that the store already has, and restored from it.
 
 
 CALLER = Caller(tenant="key", priority=3)
@@ -412,7 +412,7 @@ def test_numbered_ids_follow_from_their_key():
 
 
 def job(*, num_samples: int = 1, images: Sequence[str] = ()) -> Any:
-    """What of a job decides."""
+    """Returns the members of the job that determine its result."""
     return SimpleNamespace(
         candidates=SimpleNamespace(num_samples=num_samples),
         chat=SimpleNamespace(images=images),
@@ -435,7 +435,7 @@ def test_resumption_is_stored_for_text_jobs_of_one_sample(fields, is_kept):
         assert (read.prompt_token_ids, read.prompt_text) == ([1, 2], "Hi")
 
 
-# The generation and the run that answer a request for a response.
+# The generation and the run of a request for a response.
 
 
 @pytest.mark.parametrize("path", [V1, V3])

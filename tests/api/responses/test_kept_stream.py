@@ -1,4 +1,4 @@
-"""Streams of responses that run on another replica."""
+"""Tests of streams of responses that run on another replica."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests say of phases, the prefix cache, the background and the context."""
+"""Tests of the fields for phases, the prefix cache, the background and the context."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ async def test_a_long_history_is_compacted(make, path, streamed):
     assert "Sunny in Paris." in prompt
     assert prompt.startswith("s:Be kind.;u:What is")
     assert "Sure?" in prompt
-    # What follows is told the summary in place of what came before it.
+    # The summary replaces the earlier items in later prompts.
     for given in (
         {"previous_response_id": answer["id"], "input": "And?"},
         {"input": [*body["input"], *answer["output"], {"role": "user", "content": "And?"}]},
@@ -225,7 +225,7 @@ async def test_items_that_configure_are_kept(make):
     compaction, message = answer["output"]
     kept = kept_items(compaction["encrypted_content"])
     assert kept.before[0]["type"] == "additional_tools"
-    # A client that sends the compaction in place of what came before is understood.
+    # A client may send the compaction item instead of the earlier items.
     given = [compaction, message, LONG[1]]
     answer = await api.answer(V1, {**BODY, "input": given})
     assert '"get_weather"' in prompt_of(api) or "get_weather" in str(answer["tools"])

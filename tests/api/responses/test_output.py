@@ -60,7 +60,8 @@ OPENING = ["created", "in_progress"]
 
 
 def item_events(part: str, text: str) -> list[str]:
-    """The kinds of events of an item with a text, which is in a part unless it has no name."""
+    """Returns the types of the events of an item with a text. The text is in a content part unless
+    `part` is empty."""
     events = [f"{text}.delta", f"{text}.done"]
     if part:
         events = [f"{part}.added", *events, f"{part}.done"]
@@ -211,7 +212,7 @@ async def test_call_cut_by_a_stop_string_is_incomplete(make, script, fields, sta
 
 
 async def test_malformed_call_makes_the_response_incomplete(make):
-    """Whatever is said after it."""
+    """The text after the call does not matter."""
     broken = CALL.replace('"Paris"', '"Paris"]')
     response = check(await stream_of(make(f"{broken}Done."), {"tools": [TOOL]}))
     call, message = response["output"]
@@ -290,7 +291,7 @@ async def test_logprobs_cover_the_text_of_messages_alone(make, script, tokens_pe
 async def test_tokens_without_a_character_have_logprobs(
     make, markup, answer, stop, tokens_per_step
 ):
-    """Nor are special ones passed over that are not shown."""
+    """So have special tokens that are not shown."""
     script = [*markup, *answer]
     api = make(lambda request, index: script, tokens_per_step=tokens_per_step)
     response = check(await stream_of(api, {**LOGPROBS, "stop": stop}))
@@ -353,7 +354,7 @@ async def test_last_events_are_one_write(make):
         assert data.endswith(b"\n\n")
 
 
-# The events of an answer add up to its items.
+# The deltas of an answer form its items.
 
 
 TEXT = st.text(alphabet="ab \n", min_size=1, max_size=5)

@@ -1,4 +1,4 @@
-"""Whatever a client sends, it gets an answer or a fault of its own, never one of the server's."""
+"""Property-based tests: any request gets an answer or a client error, never a server error."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ BODIES = st.builds(
 
 @pytest.fixture
 def answer(make) -> Callable[..., Any]:
-    """Asks on one loop, over all examples."""
+    """Runs all examples on one event loop."""
     api = make("<think>hm</think>Hi", context=400)
 
     async def ask(path: str, body: dict[str, Any]) -> None:

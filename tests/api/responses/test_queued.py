@@ -1,4 +1,4 @@
-"""Responses asked of a model that is not in memory: registered first, run once it is loaded."""
+"""Tests of responses for a model that is not in memory: stored first, started when it is loaded."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ENDED = ("completed", "incomplete", "failed", "cancelled")
 
 
 class Holder:
-    """In the place of a pool whose model is away until a test loads it.
+    """Stands for a pool whose model is loaded when a test requests it.
 
     Attributes:
-        num_uses, num_waiting: requests that have the model, and that wait for it.
+        num_uses, num_waiting: the numbers of requests that use the model and that wait for it.
     """
 
     loads_on_demand = True
@@ -61,7 +61,7 @@ class Holder:
 
 @pytest.fixture
 def away(make):
-    """Makes an API whose model is away, and its holder."""
+    """Returns an API whose model is not in memory, and its holder."""
 
     def make_away(**options):
         api = make(**options)
@@ -85,7 +85,8 @@ async def test_queued_response_runs_once_its_model_is_loaded(away):
 
 
 async def test_queued_response_waits_for_room_in_the_queue_of_its_model(away, monkeypatch):
-    """It was accepted, and must not fail because others were faster when the model was loaded."""
+    """The response was accepted and must not fail because other requests fill the queue when the
+    model is loaded."""
     monkeypatch.setattr(background, "_RETRY", 0.01)
     api, holder = away()
     api.backend.max_num_waiting = 0

@@ -1,4 +1,5 @@
-"""A response that is resumed before its model was loaded sees what there was when it was queued."""
+"""Tests of responses that are resumed before their model was loaded. They use the conversation as
+it was when they were queued."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ async def add_turn(api, id: str, text: str) -> None:
 
 
 async def change_conversation(api, id: str) -> None:
-    """Has a conversation another turn in place of its last one."""
+    """Replaces the last turn of a conversation."""
     _, listed = await ask(api, "GET", f"/v1/conversations/{id}/items")
     path = f"/v1/conversations/{id}/items/{listed['data'][0]['id']}"
     assert (await ask(api, "DELETE", path))[0] == 200
@@ -56,7 +57,8 @@ QUEUED: dict[str, Callable[[Any, str], Any]] = {
 
 
 async def queue_in_conversation(replica: Replica) -> tuple[str, str]:
-    """Queues a response on a replica without its model. Returns its id and its conversation's."""
+    """Queues a response on a replica without its model. Returns the ids of the response and of its
+    conversation."""
     _, conversation = await ask(replica.api, "POST", "/v1/conversations", {})
     for text in ("first", "second"):
         await add_turn(replica.api, conversation["id"], text)
@@ -65,7 +67,7 @@ async def queue_in_conversation(replica: Replica) -> tuple[str, str]:
 
 
 async def run_elsewhere(a: Replica, b: Replica, clock, id: str) -> str:
-    """Has a replica that is gone lose its response, and another one run it. Returns the prompt."""
+    """Lets a response of a replica that has disappeared run on another one. Returns the prompt."""
     a.store.error = StateFailed("gone")
     for run in a.runs.all():
         run.lose()

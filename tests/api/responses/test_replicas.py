@@ -1,4 +1,4 @@
-"""Several replicas: who runs a response, who cancels it, and what follows when one is gone."""
+"""Tests of several replicas: which one runs a response, cancellation, and the loss of a replica."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from tests.state.sqlite.test_location import open_at
 
 
 async def until_told(replica, id: str, status: str) -> dict:
-    """What a replica tells of a response that runs elsewhere, once it tells this status."""
+    """Returns the events that a replica sends of a response that runs on another one, up to a
+    status."""
     async with asyncio.timeout(60):
         while (body := await get(replica.api, id))["status"] != status:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
@@ -120,7 +121,7 @@ async def test_the_response_of_a_replica_that_is_gone_has_failed(make_replicas):
     events = await follower
     assert [event["type"] for event in events[-3:-1]] == ["error", "response.failed"]
     assert events[-2]["response"] == body
-    # It was only slow.
+    # The replica was only slow.
     await a.renew()
     assert (await get(a.api, id))["status"] == "failed"
     assert a.api.backend.aborted
@@ -249,7 +250,7 @@ async def test_a_conversation_gets_the_turns_of_both_replicas(make_replicas):
     assert len({item["id"] for item in page["data"]}) == 20
 
 
-# A server that shares its state with nobody.
+# A server that does not share its state.
 
 
 CUT = StoredResponse(
@@ -261,7 +262,7 @@ CUT = StoredResponse(
 
 
 async def cut_off(tmp_path) -> StateStore:
-    """The state of the only server, which was killed while a response ran."""
+    """Returns the state of the only server, which was killed while a response ran."""
     store = open_at(tmp_path)
     await store.run(Operations.add_response, "t", CUT)
     await store.close()
@@ -269,7 +270,7 @@ async def cut_off(tmp_path) -> StateStore:
 
 
 def fail_once(store: StateStore, operation: Callable[..., Any]) -> None:
-    """Has the disk fail an operation the first time."""
+    """Makes an operation fail once with a disk error."""
     is_first = True
 
     async def fail(*args: object) -> Any:
@@ -283,7 +284,7 @@ def fail_once(store: StateStore, operation: Callable[..., Any]) -> None:
 
 
 class Adds:
-    """Stands for a `Resumer`: takes note of what it is to go on with."""
+    """Stands for a `Resumer` and records the responses to resume."""
 
     def __init__(self) -> None:
         self.added: asyncio.Queue[list[OwnedResponse]] = asyncio.Queue()

@@ -1,4 +1,4 @@
-"""Fields that are refused, and the names that faults have."""
+"""Tests of refused fields and of the field names in errors."""
 
 from __future__ import annotations
 

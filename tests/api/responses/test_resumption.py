@@ -38,7 +38,7 @@ from tests.api.responses.taking_over import (
 from tests.fakes import FakeStream
 from tests.replicas import LEASE, replace_operation
 
-# Responses whose replica is gone go on elsewhere as if nothing had happened.
+# Responses of a lost replica continue elsewhere without a visible difference.
 
 
 THOUGHTS = "<think>Let me see.</think>It is sunny. And warm."
@@ -62,7 +62,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def comparable(events: list[Any]) -> list[Any]:
-    """Events without the ids that each response has of its own."""
+    """Returns events without the ids that differ between responses."""
     return [
         {
             name: value
@@ -153,21 +153,21 @@ async def test_a_cancel_waits_for_who_goes_on(make_replicas):
 
 
 async def num_attempts(replica: Replica) -> dict[str, int]:
-    """By id, how often each response of a replica was tried in vain."""
+    """Returns by id the number of failed attempts to resume the responses of a replica."""
     return {
         one.key.id: one.num_attempts for one in await replica.store.run(Operations.renew_leases)
     }
 
 
 async def tried(replica: Replica, *ids: str) -> None:
-    """Takes note of an attempt with each response, in whose course the process has ended."""
+    """Records an attempt to resume each response, during which the process ended."""
     await replica.store.run(Operations.take_over, replica.resumer.models(), len(ids))
     for id in ids:
         assert await replica.store.run(Operations.begin_attempt, "", id)
 
 
 async def cut_some(replica: Replica, count: int) -> list[str]:
-    """Responses whose replica ends when it has told something of each."""
+    """Returns responses whose replica disappears after the first events of each."""
     ids = [await start_response(replica.api, BACKGROUND) for _ in range(count)]
     await cut_after(replica, ids, 3)
     return ids
@@ -179,8 +179,8 @@ def running(replica: Replica, ids: list[str]) -> list[bool]:
 
 @pytest.mark.slow
 async def test_one_is_tried_at_a_time(make_replicas):
-    """The next one waits until more is kept of it: until then, no other can be the cause of what
-    ends the process."""
+    """The next response waits until the first one has made progress: until then, no other response
+    can be the cause of a crash."""
     (a, b), clock = make_replicas("a", "b", resumes=True)
     ids = await cut_some(a, 3)
     may_write = asyncio.Event()
@@ -204,7 +204,7 @@ async def test_one_is_tried_at_a_time(make_replicas):
 
 @pytest.mark.slow
 async def test_one_that_waits_is_cancelled_at_once(make_replicas):
-    """It needs neither its turn nor its model."""
+    """A cancelled response waits neither for its turn nor for its model."""
     (a, b), clock = make_replicas("a", "b", resumes=True)
     ids = await cut_some(a, 2)
     await take_over(b, clock)
@@ -237,7 +237,7 @@ async def test_response_that_failed_to_resume_is_tried_last(make_replicas):
 
 @pytest.mark.slow
 async def test_its_model_is_loaded_first(make_replicas):
-    """No attempt counts before the model is there."""
+    """An attempt counts only after the model was loaded."""
     (a, b), clock = make_replicas("a", "b", resumes=True)
     for replica in (a, b):
         change_files(replica, "f")
@@ -291,13 +291,13 @@ async def test_a_model_that_has_changed(make_replicas):
     assert body["error"]["message"] == "the model fake has changed since the response was begun"
 
 
-# A run is made again of what is kept, or its response fails and says why.
+# A run is restored from the store, or its response fails with the reason.
 
 
 async def cut(
     make_replicas, path: str = V1
 ) -> tuple[RunRestorer, ResponseKey, InterruptedResponse, Any]:
-    """A response of which three tokens are known, in the hands of another replica."""
+    """Returns a response with three known tokens that another replica owns."""
     (a, b), clock = make_replicas("a", "b", resumes=True)
     id = await start_response(a.api, BACKGROUND, path)
     await cut_after(a, [id], 3)

@@ -37,7 +37,7 @@ from tests.api.responses.events import check
 from tests.fakes import token_logprobs
 from tests.replicas import replace_operation
 
-# What is not kept is a 404 that names it.
+# A missing object is a 404 that names it.
 
 
 def test_long_ids_are_cut_and_faults_named() -> None:
@@ -87,7 +87,7 @@ async def test_invalid_list_query_is_refused(kept, query, param):
     assert (status, body["error"]["param"]) == (400, param)
 
 
-# What came before: previous responses, conversations, references to items.
+# Earlier input: previous responses, conversations, and references to items.
 
 
 async def create(api, text: str, *, tenant: str = "", **fields) -> dict:
@@ -282,7 +282,7 @@ async def test_conversation_has_the_turn_of_a_response_that_is_not_kept(make, is
     assert prompt_of(api) == "u:A;a:Hello!;u:B;>"
 
 
-# A store that fails, or that there is not
+# A store that fails or does not exist.
 
 
 class FailingStore:
@@ -329,7 +329,7 @@ async def test_more_items_than_the_context_has_tokens_are_refused_unread(make, m
     assert not read
 
 
-# A log gives back the events that it was given.
+# A log returns the events that were added to it.
 
 
 FRAMES = st.lists(st.binary(max_size=20).map(lambda data: b"data: %b\n\n" % data.hex().encode()))
@@ -379,7 +379,7 @@ def pack(start: int, end: int) -> EventPack:
 
 @given(st.integers(0, 12), st.lists(st.integers(1, 5), min_size=1, max_size=5))
 def test_log_accepts_packs_that_overlap(start, lengths):
-    """As a follower reads them while the last one is still written in place of a shorter one."""
+    """A follower may read packs while a shorter one replaces the last one."""
     log, position = EventLog(start), 0
     for length in lengths:
         for shorter in range(1, length + 1):
@@ -398,7 +398,7 @@ def test_log_refuses_a_gap():
         log.extend(pack(3, 4))
 
 
-# What a model has said is heard again as it was.
+# A text of the model is repeated in later prompts exactly.
 
 
 PLAIN = GenerationOutput(0, [1, 2, 70_000], None, 3, logprobs=[])
@@ -425,17 +425,17 @@ def test_damaged_outputs_are_refused(data):
         unpack_outputs(data)
 
 
-# Events are written as they come: one write at a time, each with all that has gathered.
+# Events are written one write at a time; each write has all events since the one before.
 
 
 KEY = ResponseKey("t", "r")
 
 
 class SlowStore:
-    """Keeps packs when it is told to.
+    """Stores packs when a test requests it.
 
     Attributes:
-        outcomes: what the next writes return or raise; True when there are none left.
+        outcomes: the results or exceptions of the next writes; True when there are none left.
     """
 
     lease = 8.0
@@ -466,7 +466,7 @@ def frames(*numbers: int) -> list[bytes]:
 
 
 class Writing(NamedTuple):
-    """`losses` gets a word when the response is lost."""
+    """A writer under test. `losses` gets an entry when the response is lost."""
 
     log: EventLog
     store: SlowStore
@@ -477,7 +477,7 @@ class Writing(NamedTuple):
 
 @pytest.fixture
 async def write(monkeypatch):
-    """Begins to write to a store, which has room for `num_writes`, what is added to a writer."""
+    """Starts to write events to a store that accepts `num_writes` writes."""
     monkeypatch.setattr(events, "SHARED_INTERVAL", 0.0)
     monkeypatch.setattr(events, "_RETRY", 0.0)
     tasks = []
@@ -565,7 +565,7 @@ async def test_writer_stops_if_ownership_is_lost_or_events_are_too_large(
 
 
 async def test_writes_of_output_are_apart_by_the_shared_interval(write, monkeypatch):
-    """It begins with the first one that has what the model has said, which is made at once."""
+    """The interval begins with the first write of model output, which happens at once."""
     monkeypatch.setattr(events, "SHARED_INTERVAL", 3600.0)
     log, store, writer, task, _ = write(num_writes=100)
     writer.add(frames(0))

@@ -1,1 +1,1 @@
-"""Puts the parts together: loads the models, and runs a server or a batch file on them."""
+"""Assembles the server: loads the models, and runs a server or a batch file on them."""

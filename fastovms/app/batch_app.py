@@ -38,7 +38,7 @@ from fastovms.system.threads import DiskThreads, in_daemon_thread
 logger = logging.getLogger(__name__)
 
 SOME_FAILED: Final = 1
-"""The exit code where some line was not answered with a status of 200."""
+"""The exit code if any line was not answered with status 200."""
 
 WRONG_INPUT: Final = 2
 
@@ -54,11 +54,11 @@ class BatchPaths(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OfflineParts:
-    """The parts that answer the lines.
+    """The parts of a server that answer the lines.
 
     Attributes:
         context: returns the dependencies of handlers.
-        engine_timeout: seconds after which an engine that hangs ends the run.
+        engine_timeout: seconds after which a hanging engine ends the run.
     """
 
     supply: ModelSupply
@@ -68,10 +68,10 @@ class OfflineParts:
 
 
 def run_batch(paths: BatchPaths, parts: OfflineParts) -> int:
-    """Runs a batch, and returns the exit code. SIGINT and SIGTERM end it with the exit code 128
-    plus the signal's number. Finished results are in the output, and the next run continues after
-    them. Raises ConfigurationError if a model or a file is not available; EngineFailed if an engine
-    has died or hangs; StateFailed if the results cannot be written."""
+    """Runs a batch, and returns the exit code. SIGINT and SIGTERM end the run with exit code 128
+    plus the signal's number; finished results are in the output file, and the next run continues
+    after them. Raises ConfigurationError if a model or a file is not available, EngineFailed if an
+    engine dies or hangs, and StateFailed if the results cannot be written."""
     _check_paths(paths)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_run_until_signal(paths, parts))
@@ -147,7 +147,8 @@ async def _run_lines(
     threads: DiskThreads,
     checked: CheckedInput,
 ) -> None:
-    """Runs the lines that have no result. Raises StateFailed if the results cannot be written."""
+    """Runs the lines that have no result yet. Raises StateFailed if the results cannot be
+    written."""
     with tqdm(
         total=checked.num_requests,
         initial=log.num_done,
@@ -190,8 +191,8 @@ async def _loaded(supply: ModelSupply) -> AsyncIterator[ServedModels]:
 
 
 async def _watched(run: Coroutine[None, None, None], models: ServedModels, patience: float) -> None:
-    """Awaits `run` and returns when all lines are done. Raises EngineFailed if an engine has
-    failed, or has hung for longer than its patience."""
+    """Awaits `run` and returns when all lines are done. Raises EngineFailed if an engine fails, or
+    hangs for longer than `patience` seconds."""
     watch = EngineWatch(
         lambda: [model.backend for model in models],
         timeout=patience,

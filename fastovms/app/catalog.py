@@ -1,5 +1,5 @@
-"""Finds models: directories, GGUF files, graphs of OVMS, models of a hub. The modules
-that read graphs or download are imported when they are needed."""
+"""Finds models: directories, GGUF files, OVMS graphs, models of a hub. The modules that read graphs
+or download are imported only if needed."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _FILE_SUFFIXES: Final = (".gguf", ".xml", ".bin", ".pbtxt")
 
 
 def is_model_id(text: str) -> bool:
-    """Returns whether a text may name a model of a hub, "ORG/NAME", or a file of one,
-    "ORG/NAME/FILE.gguf". A name that ends as a file does is one of this machine."""
+    """Returns whether a text may be the id of a hub's model, "ORG/NAME", or of one of its files,
+    "ORG/NAME/FILE.gguf". "DIR/NAME.gguf" is a local path."""
     match = _MODEL_ID.fullmatch(text)
     if match is None or ".." in text.split("/"):
         return False
@@ -52,11 +52,11 @@ def model_root(path: Path | None, environ: Mapping[str, str]) -> Path:
 
 _OWN_DEFAULTS: Final = ModelFiles().generation_config
 _NO_DEFAULTS: Final = Path("vllm")
-"""The kinds of `--generation-config` in addition to a path, in vLLM's words."""
+"""The values of `--generation-config` that are not paths, as in vLLM."""
 
 
 def parse_model(text: str) -> ModelSource:
-    """Parses a value of `--model`: "MODEL" or "NAME=MODEL". A directory may have a "=" itself."""
+    """Parses a value of `--model`: "MODEL" or "NAME=MODEL". MODEL may contain "=", too."""
     name, separator, location = text.partition("=")
     if not separator or Path(text).exists():
         return ModelSource(text)
@@ -66,8 +66,7 @@ def parse_model(text: str) -> ModelSource:
 
 
 def source_model(model_id: str, gguf_file: str | None) -> str:
-    """Returns the model id given by OVMS's flags. Raises ConfigurationError if the id is
-    malformed."""
+    """Returns the model id given by OVMS's flags. Raises ConfigurationError if it is malformed."""
     if not is_model_id(model_id):
         raise ConfigurationError(
             f"--source-model must be ORG/NAME, not {model_id!r}: name a GGUF file of it with "
@@ -77,7 +76,7 @@ def source_model(model_id: str, gguf_file: str | None) -> str:
 
 
 def with_names(sources: Sequence[ModelSource], names: Sequence[str]) -> list[ModelSource]:
-    """Adds names that are given by a separate flag to the only model."""
+    """Sets the names from `--served-model-name`, which is allowed with one model only."""
     if not names:
         return list(sources)
     if len(sources) > 1:
@@ -90,8 +89,8 @@ def with_names(sources: Sequence[ModelSource], names: Sequence[str]) -> list[Mod
 
 @contextmanager
 def _reading_files() -> Iterator[None]:
-    """Converts errors of reading the file system within the context to ConfigurationError: a
-    directory without read permission is not a failure of the server."""
+    """Converts OSError within the context to ConfigurationError, such as a model directory without
+    read permission."""
     try:
         yield
     except OSError as error:
@@ -113,19 +112,19 @@ class ModelFinder:
 
     @classmethod
     def of(cls, config: RepositoryConfig, environ: Mapping[str, str]) -> ModelFinder:
-        """Returns the finder for the operator's repository; see `model_root`."""
+        """Returns a finder with the operator's settings; see `model_root`."""
         return cls(model_root(config.path, environ), config)
 
     @_reading_files()
     def needs_network(self, source: ModelSource) -> bool:
-        """Returns whether `find` has to download something. Raises ConfigurationError like
+        """Returns whether `find` would download something. Raises ConfigurationError like
         `find`."""
         draft = source.settings.section(EngineConfig).draft_model
         locations = [source.location, *([] if draft is None else [str(draft)])]
         return any(map(self._is_missing, locations))
 
     def find_here(self, source: ModelSource) -> ModelConfig | None:
-        """Returns a model as `find` does; None = the model needs a download."""
+        """Returns a model like `find`, or None if it must be downloaded."""
         return None if self.needs_network(source) else self.find(source)
 
     @_reading_files()
@@ -160,8 +159,8 @@ class ModelFinder:
         )
 
     def _engine(self, engine: EngineConfig) -> EngineConfig:
-        """Moves the members of `plugin_config` that are not for the device to their own fields, and
-        finds the draft model."""
+        """Moves the entries of `plugin_config` that are not for the device to fields of their own,
+        and finds the draft model."""
         if engine.draft_model is not None:
             engine = replace(engine, draft_model=self.locate(str(engine.draft_model)))
         if not engine.plugin_config:
@@ -177,7 +176,7 @@ class ModelFinder:
 
     def locate(self, location: str) -> Path:
         """Returns the directory of a model, after downloading it if needed. A missing directory is
-        returned unchanged unless it may be a model id."""
+        returned unchanged, unless it may be a model id."""
         if not self._is_of_hub(location):
             return _path(location)
         from fastovms.parts.hub import Repository
@@ -193,8 +192,8 @@ class ModelFinder:
             ) from None
 
     def _is_of_hub(self, location: str) -> bool:
-        """Returns whether a location is a model of a hub: neither a path that exists, nor a file
-        that is missing from a directory that exists and has no models of a hub."""
+        """Returns whether a location is the id of a hub's model: not an existing path, and not a
+        missing file in an existing local directory."""
         path = _path(location)
         if path.exists() or not is_model_id(location):
             return False
@@ -209,7 +208,7 @@ class ModelFinder:
 
 
 def _path(location: str) -> Path:
-    """Returns a path of this machine. Shells do not expand the ~ in `--model NAME=~/DIR`."""
+    """Returns a local path, with ~ expanded: shells do not expand `--model NAME=~/DIR`."""
     return Path(os.path.expanduser(location))
 
 

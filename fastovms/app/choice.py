@@ -28,10 +28,10 @@ logger = logging.getLogger(__name__)
 
 
 Reserve = Callable[[int, "PrefixDirectory | None", TunedCores | None], GenerationBackend]
-"""Reserves the KV cache of a compiled model. Takes the bytes of free memory that the model may
-count as its own, which is known when all models are in memory; the disk cache of prompts for the
-paged backend, None = no disk cache; and the cores shared with the other models, None = not shared.
-Raises ConfigurationError if nothing fits."""
+"""Reserves the KV cache of a compiled model. The arguments: the free memory for this model in
+bytes, known once all models are loaded; the prefix cache on disk, for the paged backend (None =
+none); and the cores shared with other models (None = not shared). Raises ConfigurationError if no
+cache fits."""
 
 
 def compile_backend(
@@ -41,9 +41,8 @@ def compile_backend(
     cache: DiskCache | None = None,
 ) -> Reserve:
     """Compiles a model; takes seconds, so call it in a thread. Returns a function that reserves the
-    KV cache. Raises ConfigurationError if no backend that the operator allows can run the model, or
-    the device cannot. `cache` stores the tuning results of models on this machine; None = not
-    stored."""
+    KV cache. Raises ConfigurationError if no allowed backend, or not the device, can run the model.
+    `cache` stores tuning results for this machine; None = not stored."""
     log_gaps(model)
     needs_genai = model.takes_images or is_npu(config.device.upper())
     if config.backend == "genai" or (config.backend == "auto" and needs_genai):
@@ -77,7 +76,7 @@ def compile_backend(
 
 
 def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> None:
-    """Raises ConfigurationError for draft settings that the pipeline would refuse with an unclear
+    """Raises ConfigurationError for draft settings that openvino_genai would refuse with an unclear
     message."""
     if config.draft_model is None:
         return
@@ -139,7 +138,7 @@ def _genai(
 
 
 def _refusal(paged: Exception, genai: Exception) -> ConfigurationError:
-    """Returns the errors of two backends about a model as one error; they may be equal."""
+    """Combines the errors of both backends about a model into one; they may be equal."""
     reason = str(genai).rpartition(": ")[2]
     if str(paged).endswith(reason):
         return ConfigurationError(f"{paged}; the genai backend cannot run it either")

@@ -1,5 +1,5 @@
-"""Compiles models from their directories or GGUF files. It imports nothing of the API, so that a
-model can be compiled while the rest of the server is imported."""
+"""Compiles models from their directories or GGUF files. Does not import the API, so that a model
+can be compiled while the rest of the server is imported."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _WEIGHTS: Final = "*.bin"
 
 
 _FIXED: Final = (Task.SPEECH, Task.SPEECH_OUT, Task.IMAGES)
-"""The tasks of models whose context no setting limits."""
+"""The tasks whose models have a fixed context length."""
 
 _PARTS: Final[Mapping[Task, str]] = {
     Task.EMBEDDINGS: "fastovms.parts.embeddings.served",
@@ -73,14 +73,14 @@ def part_of(task: Task) -> Any:
 
 
 def task_of(model: ModelConfig) -> Task:
-    """Returns the task of a model. Raises ConfigurationError if its graph does not fit any task."""
+    """Returns the task of a model. Raises ConfigurationError if its graph fits no task."""
     if find_gguf(model.path) is not None:
         return Task.TEXT_GENERATION
     return find_task(model.path, model.encoder.task)
 
 
 def read_info(model: ModelConfig) -> ModelInfo:
-    """Returns the facts from the model's files and the operator's settings. Takes milliseconds.
+    """Returns a model's properties from its files and the operator's settings. Takes milliseconds.
     Raises ConfigurationError if a file is missing or broken."""
     task = task_of(model)
     if task is not Task.TEXT_GENERATION:
@@ -97,7 +97,7 @@ def read_info(model: ModelConfig) -> ModelInfo:
 
 
 def identified(model: ModelConfig) -> ModelInfo:
-    """Like `read_info`, with the facts from the files of a loaded model."""
+    """Like `read_info`, and adds a hash of the files of the loaded model."""
     return replace(
         read_info(model),
         fingerprint=fingerprint_of(model.path),
@@ -106,17 +106,13 @@ def identified(model: ModelConfig) -> ModelInfo:
 
 
 def cache_of(model: ModelConfig) -> DiskCache:
-    """Returns the disk cache for compiled code and measurements of a model."""
+    """Returns the disk cache for a model's compiled code and measurements."""
     return DiskCache(cache_root(model.engine.cache_dir, os.environ))
 
 
 def on_device(model: ModelConfig, core: ov.Core | None = None) -> ModelConfig:
-    """Returns the configuration with the device that AUTO chooses, which is logged. A device that
-    the operator names stays.
-
-    Args:
-        core: None = a new one.
-    """
+    """Returns the configuration with the device that AUTO chooses, and logs the choice. A device
+    named by the operator is not changed. `core` is OpenVINO's; None = a new one."""
     engine = model.engine
     if engine.device.upper() != AUTO:
         return model
@@ -127,7 +123,7 @@ def on_device(model: ModelConfig, core: ov.Core | None = None) -> ModelConfig:
 
 def load_on_device(model: ModelConfig, load: Callable[[EngineConfig], T]) -> tuple[ModelConfig, T]:
     """Loads a model on its device, or on the CPU if AUTO has chosen a device that refuses it.
-    Returns the configuration with the device, and what `load` returns."""
+    Returns the configuration with the device, and the result of `load`."""
     chosen = on_device(model)
     try:
         return chosen, load(chosen.engine)
@@ -140,8 +136,8 @@ def load_on_device(model: ModelConfig, load: Callable[[EngineConfig], T]) -> tup
 
 
 def convert_gguf_files(model: ModelConfig, cache: DiskCache, scratch: Path | None) -> ModelConfig:
-    """Returns the configuration with GGUF files replaced by the model directories that are
-    converted from them. See `model_directory`."""
+    """Returns the configuration with GGUF files replaced by their converted model directories. See
+    `model_directory`."""
     engine = model.engine
     if engine.draft_model is not None:
         draft_model = model_directory(engine.draft_model, cache, scratch)
@@ -154,7 +150,7 @@ class CompiledModel(NamedTuple):
 
     Attributes:
         config: the configuration of the model, with its device.
-        reserve: reserves its KV cache.
+        reserve: the function that reserves its KV cache.
     """
 
     config: ModelConfig
@@ -162,8 +158,8 @@ class CompiledModel(NamedTuple):
 
 
 def compile_model(model: ModelConfig, cache: DiskCache) -> CompiledModel:
-    """Compiles a model that generates; takes seconds. Raises ConfigurationError if the model cannot
-    be compiled on its device."""
+    """Compiles a generative model; takes seconds. Raises ConfigurationError if the model cannot be
+    compiled on its device."""
     info = identified(model)
     log_missing(info, model.override_generation_config)
     return CompiledModel(
@@ -175,7 +171,7 @@ class EarlyCompilation:
     """Compiles a model in a thread, while the rest of the server is imported.
 
     Attributes:
-        model: the model, as it was found.
+        model: the configuration of the model.
     """
 
     def __init__(self, model: ModelConfig) -> None:
@@ -187,17 +183,18 @@ class EarlyCompilation:
         ).start()
 
     def take(self, model: ModelConfig) -> ModelConfig | None:
-        """Waits for the conversion of the model, and returns the model as `convert_gguf_files`
-        does. Call `compiled` afterwards. None = another model, an earlier call took it, or its
-        conversion cannot be stored. Raises ConfigurationError as `begin_loading` and
-        `convert_gguf_files` do."""
+        """Waits for the conversion of the model, and returns the result of `convert_gguf_files`;
+        call `compiled` afterwards. Returns None if this is another model, an earlier call took it,
+        or its conversion cannot be stored. Raises ConfigurationError like `begin_loading` and
+        `convert_gguf_files`."""
         if self._converted is None or model != self.model:
             return None
         converted, self._converted = self._converted, None
         return converted.result()
 
     def compiled(self) -> CompiledModel:
-        """Waits for the compiled model, and returns it. Raises as `compile_model` does."""
+        """Waits for the compiled model, and returns it. Raises ConfigurationError like
+        `compile_model`."""
         return self._compiled.result()
 
     def _run(self, converted: Future[ModelConfig | None]) -> None:
@@ -220,7 +217,8 @@ class EarlyCompilation:
 
 
 def compile_ahead(model: ModelConfig) -> EarlyCompilation | None:
-    """Begins to compile a model; None = not a generator, or its conversion cannot be stored."""
+    """Starts to compile a model. Returns None if it is not generative, or its conversion cannot be
+    stored."""
     with suppress(ConfigurationError):  # the server reports the error later
         if task_of(model) is Task.TEXT_GENERATION and cache_of(model).is_kept:
             return EarlyCompilation(model)
@@ -228,7 +226,7 @@ def compile_ahead(model: ModelConfig) -> EarlyCompilation | None:
 
 
 def begin_loading(model: ModelConfig) -> None:
-    """Logs that a model is loaded, and whether its weights leave too little of the free memory.
+    """Logs that a model is being loaded, and a warning if its weights leave little free memory.
     Raises ConfigurationError if the weights need more memory than there is."""
     logger.info("loading %s from %s", model.name, model.path)
     weights, free = weights_size(model), available_memory()
@@ -245,7 +243,7 @@ def begin_loading(model: ModelConfig) -> None:
 
 
 def check_cache_size(model: ModelConfig) -> None:
-    """Raises ConfigurationError for a KV cache that is larger than the memory can ever be."""
+    """Raises ConfigurationError if the KV cache is larger than the memory limit of this process."""
     size, most = model.engine.cache_size, memory_limit() / GIB
     if size > most and _runs_on_cpu(model):
         raise ConfigurationError(

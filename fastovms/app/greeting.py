@@ -17,12 +17,12 @@ _TRIALS: Final[Mapping[Task, tuple[str, Mapping[str, object]]]] = {
     Task.SPEECH_OUT: ("audio/speech", {"input": "Once upon a time", "response_format": "wav"}),
     Task.RERANK: ("rerank", {"query": "Once upon a time", "documents": ["A tale", "A bill"]}),
 }
-"""Example requests by task of the model: the path below /v1, and the rest of the body. Audio comes
-in a form."""
+"""Example requests by task: the path below /v1, and the body's fields other than the model; None =
+a form with audio."""
 
 
 def greeting(addresses: list[str], models: ServedModels, *, needs_key: bool) -> str:
-    """Returns the lines that are printed once the models can be asked."""
+    """Returns the lines that are printed once the models are ready for requests."""
     lines = [f"fastovms {__version__} is listening on {', '.join(addresses)}"]
     for model in models.named:
         later = "" if model.served is not None else ", loaded when it is asked for"

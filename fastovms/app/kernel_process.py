@@ -1,4 +1,4 @@
-"""The process that compiles kernels outside the server: compiling holds the interpreter's lock."""
+"""A process that compiles kernels outside the server, because compiling holds the GIL."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from fastovms.backends.processes import receive, send
 
 
 def serve(connection: Connection[Any, Any], *modules: str) -> None:
-    """Imports modules that compile their kernels when they are imported, and keep them in numba's
-    cache. Sends that it has ended."""
+    """Imports modules that compile their kernels on import and store them in numba's cache. Sends a
+    message at the end."""
     receive(connection)
     for module in modules:
         import_module(module)

@@ -1,4 +1,4 @@
-"""Routes whose code is imported by their first request, in a thread, while the request waits."""
+"""Routes whose code is imported, in a thread, by the first request that needs it."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ Entry = Callable[..., Any]
 
 
 def imported(entry: str) -> Entry:
-    """Imports and returns the function that an entry names: "module:function" below the package."""
+    """Imports and returns the function at "module:function", below the package."""
     module, _, name = entry.partition(":")
     function: Entry = getattr(import_module(f"fastovms.{module}"), name)
     return function
 
 
 class LazyPart:
-    """A part that is imported when it is first asked for.
+    """A part of the API that is imported when it is first needed.
 
     Args:
-        begin: gets the imported entry, and replaces the routes that were added here; runs on the
-            event loop.
+        begin: gets the imported entry, and replaces the placeholder routes; runs on the event loop.
     """
 
     def __init__(self, name: str, entry: str, begin: Callable[[Entry], None]) -> None:
@@ -41,15 +40,15 @@ class LazyPart:
         self._loading: asyncio.Task[None] | None = None
 
     async def load(self) -> None:
-        """Returns once the part has begun, which is tried again after a failure. Raises
-        BackendUnavailable if it cannot be imported."""
+        """Imports and starts the part, if it has not been loaded; a failed import is retried.
+        Raises BackendUnavailable if the import fails."""
         if self._loading is None:
             self._loading = asyncio.ensure_future(self._load())
         # Shielded, because other requests may wait for the import if this client disconnects.
         await asyncio.shield(self._loading)
 
     def load_now(self) -> None:
-        """Imports and begins the part before it returns."""
+        """Imports and starts the part in the calling thread."""
         self._begin(imported(self._entry))
 
     async def _load(self) -> None:
@@ -64,7 +63,7 @@ class LazyPart:
             raise BackendUnavailable(message) from error
 
     def add_route(self, router: Router, route: str, max_form: int | None = None) -> None:
-        """Adds a route whose first request loads the part.
+        """Adds a placeholder route whose first request loads the part.
 
         Args:
             route: "METHOD PATTERN".
@@ -121,11 +120,11 @@ def _refusal(request: Request, error: Exception) -> Response:
 
 
 class DeferredSink:
-    """Holds the beginning of a form until the part that receives it is imported; implements
+    """Buffers the beginning of a form until the part that receives it is imported; implements
     `BodySink`.
 
     Attributes:
-        opening: imports the part, and opens its sink.
+        opening: the task that imports the part and opens its sink.
     """
 
     min_rate = 1.0  # no minimum rate while the sink is full
@@ -151,7 +150,7 @@ class DeferredSink:
         self._pieces.clear()
 
     def open(self, request: Request, opened: BodySink | Response) -> None:
-        """Passes the received data to the sink of the part, which replaces this one."""
+        """Passes the buffered data to the part's sink, which receives the rest of the form."""
         if isinstance(opened, Response):
             self.fault = opened
         elif self._is_closed:

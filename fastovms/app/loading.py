@@ -1,4 +1,4 @@
-"""Loads models from their directories, with all that answers requests."""
+"""Loads models from their directories, with everything needed to answer requests."""
 
 from __future__ import annotations
 
@@ -81,8 +81,7 @@ def check_models(models: Sequence[ModelConfig]) -> None:
 
 
 def _check_draft_model(path: Path, cache: DiskCache) -> None:
-    """Raises ConfigurationError if the draft model is missing. Whether its vocabulary fits is
-    checked later."""
+    """Raises ConfigurationError if the draft model is missing. Its vocabulary is checked later."""
     from fastovms.parts.drafts.files import (
         check_draft_files,
     )  # imported here: most servers have no draft model
@@ -111,10 +110,10 @@ def load_models(
     model cannot be loaded on its device, or its cache does not fit.
 
     Args:
-        prefixes: the directory of cached prompts; None = no disk cache.
+        prefixes: the prefix cache on disk; None = none.
         cores: the cores shared with the other models; None = not shared.
-        available: returns the free memory in bytes for the caches.
-        ahead: compiles one of the models already.
+        available: returns the free memory in bytes for the KV caches.
+        ahead: a running compilation of one of the models; None = none.
     """
     cores = cores or TunedCores.share()
     with cores.idle_tuning.occupied():
@@ -206,7 +205,7 @@ def _image_loader(config: MediaConfig) -> ImageLoader:
 
 
 def _with_images(model: ModelConfig, served: Any, loader: ImageLoader) -> AnyServed:
-    """Returns a model of embeddings with the loader of its images."""
+    """Returns an embedding model with the loader of its images."""
     images = _images_of(model, served.info, served.tokens, loader)
     embedding: AnyServed = replace(served, images=images)
     return embedding
@@ -236,7 +235,7 @@ def _served(
     if info.takes_images:
         assert loader is not None
         images = _images_of(model, info, tokenizer, loader)
-    tokenizer.detokenizer(keep=chat.tags)  # builds its table now, not at the first request
+    tokenizer.detokenizer(keep=chat.tags)  # builds its lookup table now, not at the first request
     return ServedModel(
         backend,
         tokenizer,
@@ -257,7 +256,7 @@ def _adapters_of(backend: GenerationBackend) -> AdapterTable | None:
 
 
 def _check_gguf(path: Path, cache: DiskCache) -> None:
-    """Raises ConfigurationError for a GGUF file that cannot be served."""
+    """Raises ConfigurationError if a GGUF file cannot be served."""
     if is_converted(path, cache):  # reading a large vocabulary takes half a second
         return
     from fastovms.gguf.converter import read_contents  # most models are not GGUF files

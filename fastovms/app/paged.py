@@ -1,4 +1,4 @@
-"""Compiles a model for the paged engine, with the parts that the operator has switched on."""
+"""Compiles a model for the paged engine, with the extensions that the operator has enabled."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ROOM_FOR_BOTH: Final = 4
-"""The free memory, as a multiple of the weights, from which a model is compiled while it is
-compared with its export."""
+"""A model is compiled and compared with its export at the same time if the free memory is at least
+this multiple of the weights."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class TunedCores(SharedCores):
     """The cores that the models of one process share.
 
     Attributes:
-        idle_tuning: measures how models run fastest, while no engine works.
+        idle_tuning: measures the fastest settings of models while no engine works.
     """
 
     idle_tuning: IdleTuning
@@ -90,7 +90,7 @@ class TunedCores(SharedCores):
 _COMPILER: Final = "fastovms.app.kernel_process"
 _KERNELS: Final = ("fastovms.engine.sampling_kernels", "fastovms.parts.drafts.suffix_kernels")
 _COMPILED: Final = "compiled"
-"""The kind of the cache entry that marks the sampling kernels as compiled."""
+"""The kind of the cache entry that records that the sampling kernels are compiled."""
 
 _DELAY: Final = 2.0
 """Seconds to wait before the compilation, so that it does not slow down a first request."""
@@ -109,8 +109,8 @@ _beam_searches: Final[Deferred[[], BeamSearches]] = Deferred("parts.beams:BeamSe
 
 
 class SamplingKernels(BackendExtension):
-    """Has NumPy sample until the kernels of sampling are loaded. At the very first start, a process
-    compiles these and those of lookups. `cache` keeps that it has done so."""
+    """Samples with NumPy until the compiled sampling kernels are loaded. At the very first start, a
+    separate process compiles them and those of prompt lookup; `cache` records that this is done."""
 
     def __init__(self, cache: DiskCache) -> None:
         self._cache = cache
@@ -144,9 +144,9 @@ class SamplingKernels(BackendExtension):
 
 
 class LaterGraphs(BackendExtension):
-    """Compiles the graphs whose steps kernels, or another graph, compute until these are ready:
-    OpenVINO's of the whole model, unless weights are kept once, and the one for steps of one token,
-    unless kernels compute these steps."""
+    """Compiles the graphs that are not needed at first, because kernels or another graph compute
+    their steps: OpenVINO's graph of the whole model, unless weights are stored only once, and the
+    graph for steps of one token, unless kernels compute these steps."""
 
     def __init__(self, model: PagedModel, *, keeps_weights_once: bool = False) -> None:
         self._model = model
@@ -173,7 +173,7 @@ class LaterGraphs(BackendExtension):
 
 
 def paging_comparison(files: ExportedModel) -> Comparison:
-    """Returns the comparison of the paged model with the exported graph."""
+    """Returns the comparison of the paged model's results with the exported graph's."""
     return Comparison(
         "graph",
         "OpenVINO's paged attention",
@@ -190,10 +190,10 @@ def engine_extensions(
     draft_model: DraftModel | None = None,
     suffix_functions: SuffixFunctions | None = None,
 ) -> EngineExtensions:
-    """Returns the extensions that parts add to the engine of a model.
+    """Returns the extensions that enabled parts add to the engine of a model.
 
     Args:
-        grammars: makes the states of grammars; None = requests have no grammars.
+        grammars: compiles grammars; None = grammars are not supported.
         draft_model: the draft model, with its cache reserved; None = no draft model.
         suffix_functions: see `SuffixIndex`.
     """
@@ -205,7 +205,7 @@ def engine_extensions(
 
 
 def load_paged(model_dir: Path, model: ModelInfo, config: EngineConfig) -> PagedBackend:
-    """Loads a model that does not share the machine with others; see `compile_paged`."""
+    """Loads a model that does not share the machine with other models; see `compile_paged`."""
     return compile_paged(model_dir, model, config)(available_memory())
 
 
@@ -314,8 +314,9 @@ def _compile(
     reading: Future[CachedKernels | None],
     choices: Sequence[Precisions],
 ) -> tuple[Precisions, PagedModel]:
-    """Compiles a model, or leaves that to later if the kernels of an earlier start compute all
-    steps. Adapters, drafts and states have graphs that are made of the compiled one."""
+    """Compiles a model, or defers that if kernels stored by an earlier start compute all steps.
+    Models with adapters, drafts or states are never deferred: their other graphs derive from the
+    compiled one."""
     first = files.choices[0]
     is_plain = config.draft_model is None and not config.serves_adapters
     if is_plain and choices[0] is first and not files.graph.has_states:
@@ -329,7 +330,7 @@ def _compile(
 def _read_kept(
     files: ExportedModel, config: EngineConfig, cache: DiskCache
 ) -> CachedKernels | None:
-    """Reads the kernels of an earlier start during the compilation."""
+    """Reads the kernels stored by an earlier start, during the compilation; None = none."""
     if why_no_kernels(files, config) is not None:
         return None
     from fastovms.parts.decode_kernels.prepare import kernels_key, read_kept
@@ -346,7 +347,7 @@ def _of_model(
     cache: DiskCache,
     kept: CachedKernels | None,
 ) -> list[BackendExtension]:
-    """Returns the extensions that change how the steps of a model are computed. Raises
+    """Returns the extensions that change how a model's steps are computed. Raises
     ConfigurationError if an adapter cannot be served."""
     extensions: list[BackendExtension] = []
     keeps_weights_once = config.memory_profile == "once"

@@ -1,4 +1,4 @@
-"""The one table of the API's optional parts: what each is asked for by, and what it gets."""
+"""The table of the API's optional parts: their routes, entry functions and arguments."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from fastovms.system.threads import ShutdownWaits
 
 @dataclass(frozen=True, slots=True)
 class PartSettings:
-    """The operator's options and data of the server, for parts.
+    """The operator's options, and data of the server, for parts.
 
     Attributes:
         store: stores responses; None = responses are not stored.
-        directory: the directory of files and batches; None = both are off.
+        directory: the directory of files and batches; None = files and batches are off.
         clock: returns the Unix time.
         tenants: returns the tenants whose background work runs; None = all tenants.
         num_requests: returns the number of running requests.
@@ -54,7 +54,7 @@ class PartSettings:
 
 
 class Host(NamedTuple):
-    """The arguments for the entry of a part.
+    """The arguments of a part's entry function.
 
     Attributes:
         num_others: returns the number of running requests and background responses.
@@ -69,16 +69,16 @@ class Host(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A row of the table. Below the package, a part is the folder or file of its entry.
+    """A row of the table. A part is the folder or file of its entry, below the package.
 
     Attributes:
-        entry: "module:function" below the package, imported when the part is first asked for. The
+        entry: "module:function" below the package, imported when the part is first needed. The
             function returns the routes, or a `RunningPart` that has added them.
-        routes: its routes, "METHOD PATH".
+        routes: the part's routes, "METHOD PATH".
         forms: the routes whose bodies are forms.
-        given: returns the arguments of the entry.
-        is_on: whether its routes are served.
-        has_work: whether it must begin before a request asks for it.
+        given: returns the arguments of the entry function.
+        is_on: returns whether the routes are served.
+        has_work: returns whether the part must start before the first request.
         max_form: returns the maximum size of a form in bytes.
     """
 
@@ -96,13 +96,13 @@ _PREFIXES: Final = [prefix for dialect in DIALECTS for prefix in dialect.prefixe
 
 
 def _below(*routes: str, prefixes: Iterable[str] = _PREFIXES) -> list[str]:
-    """Returns the routes below each of the prefixes; by default below those of the dialects."""
+    """Returns the routes below each prefix; by default below /v1 and /v3."""
     split = [route.split(" ") for route in routes]
     return [f"{method} {prefix}{path}" for prefix in prefixes for method, path in split]
 
 
 async def _has_stored_work(settings: PartSettings) -> bool:
-    """Returns whether responses run, or may be resumed, although no request has come yet."""
+    """Returns whether stored responses are running, or may be resumed, before the first request."""
     store = settings.store
     if store is None:
         return False
@@ -115,7 +115,7 @@ async def _has_stored_work(settings: PartSettings) -> bool:
 
 
 async def _has_files(settings: PartSettings) -> bool:
-    """Returns whether there are files or batches, or may be once their disk can be used."""
+    """Returns whether there are files or batches; also True while their disk is not available."""
     directory, store = settings.directory, settings.store
     if directory is None:
         return False
@@ -255,19 +255,19 @@ PARTS: Final = (
         is_on=lambda settings: settings.shows_docs,
     ),
 )
-"""The parts of the API that are imported when they are first asked for."""
+"""The optional parts of the API, imported by their first request."""
 
 FORMS: Final = tuple(route.split(" ")[1] for part in PARTS for route in part.forms)
 """The patterns of routes whose bodies are forms."""
 
 
 PAGE: Final = "parts.page.page:read_page_files"
-"""The entry of the page at `/`. It is imported at the start if the page is on, because some of its
-paths need no API key."""
+"""The entry of the page at `/`. Imported at startup if the page is on, because some of its paths
+need no API key."""
 
 
 LIMITS: Final = "parts.limits:KeyBudgets"
-"""The counter of the use of API keys. It is imported once a key has limits."""
+"""The counter of API keys' usage. Imported only if a key has limits."""
 
 
 class Parts:
@@ -280,7 +280,7 @@ class Parts:
         self._beginning: asyncio.Future[list[BaseException | None]] | None = None
 
     def add_routes(self, router: Router, context: ApiContext) -> None:
-        """Adds the routes of all parts that are on."""
+        """Adds the routes of all enabled parts."""
         settings = self._settings
         num_others = lambda: settings.num_requests() + self.num_running  # noqa: E731
         host = Host(settings, router, context, num_others, self.load_all)
@@ -308,7 +308,7 @@ class Parts:
         await asyncio.gather(*loads, return_exceptions=True)
 
     def load_now(self) -> None:
-        """Loads all parts before it returns."""
+        """Loads all parts in the calling thread."""
         for late in self._late.values():
             late.load_now()
 
@@ -323,7 +323,7 @@ class Parts:
 
     @property
     def num_running(self) -> int:
-        """The number of background responses."""
+        """The number of running background responses."""
         return sum(part.num_running for part in self._running.values())
 
     async def work(self) -> list[WorkItem]:
@@ -333,13 +333,14 @@ class Parts:
         return [item for part in self._running.values() for item in await part.work()]
 
     def set_tenants(self, tenants: Collection[str]) -> dict[str, int]:
-        """Ends or pauses the work of all tenants except these. Returns how much, by part."""
+        """Cancels or pauses the work of all tenants except these. Returns the number of items by
+        part."""
         return {name: part.set_tenants(tenants) for name, part in self._running.items()}
 
     @property
     def drains(self) -> list[Callable[[float], Coroutine[object, object, None]]]:
-        """Returns for each part, the last first, a function that lets its work end within the given
-        seconds."""
+        """Returns a function for each part, the last part first, that waits for the part's work for
+        at most the given seconds."""
         return [partial(self._drain, part.name) for part in reversed(PARTS)]
 
     async def _drain(self, name: str, seconds: float) -> None:
@@ -347,7 +348,7 @@ class Parts:
             await self._running[name].drain(seconds)
 
     async def close(self, waits: ShutdownWaits) -> None:
-        """Ends all parts that were loaded, within the time limit of `waits`."""
+        """Closes all loaded parts, within the time limit of `waits`."""
         if self._beginning is not None:
             self._beginning.cancel()
         for name in (part.name for part in PARTS if part.name in self._running):
@@ -355,8 +356,8 @@ class Parts:
                 await waits.wait(step, end())
 
     async def find_file(self, tenant: str, id: str) -> Path:
-        """Returns the path of a tenant's file. Raises RequestError if there is no such file, or
-        files are not stored; StateFailed if they could not be opened."""
+        """Returns the path of a tenant's file. Raises RequestError if the file does not exist or
+        files are not stored, and StateFailed if the file store cannot be opened."""
         late = self._late.get("batches")
         if late is None:
             raise RequestError("files cannot be read: the server has ended")
@@ -366,7 +367,7 @@ class Parts:
 
 
 class LazyDocuments:
-    """Reads the documents of requests. Their reader is imported by the first.
+    """Reads the documents in requests. The document reader is imported by the first such request.
 
     Args:
         find_file: returns the path of a tenant's file by its id.
@@ -383,12 +384,12 @@ class LazyDocuments:
         self._documents = entry(*self._given)
 
     async def read(self, request: Request, given: Sequence[RequestDocument]) -> int:
-        """Reads as `parts.media.files.Documents.read` does."""
+        """Reads documents; see `parts.media.files.Documents.read`."""
         await self._part.load()
         num_chars: int = await self._documents.read(request, given)
         return num_chars
 
     def close(self) -> None:
-        """Ends the reader of documents, if it was loaded."""
+        """Closes the document reader, if it was loaded."""
         if self._documents is not None:
             self._documents.close()

@@ -90,16 +90,16 @@ def add_model_routes(
     adds a route that exists.
 
     Args:
-        parts: the optional parts; None = with the default settings, and nothing is stored.
+        parts: the optional parts; None = all parts with default settings, and nothing is stored.
         reload: reads the list of models again; None = the server has no list.
-        work: returns running work that operators may list and cancel; parts add their own.
+        work: sources of running work that operators may list and cancel; parts add their own.
     """
     models = context.models
     completions = Completions(context)
     chat = ChatCompletions(context)
     for dialect in DIALECTS:
         listing = ModelRoutes(models, dialect)
-        # Programs ask for the models at the root, too, to find out what kind of server it is.
+        # Some programs request the models at the root to detect the kind of server.
         for prefix in (*dialect.prefixes, "") if dialect is OPENAI else dialect.prefixes:
             router.add("GET", f"{prefix}/models", listing.list, _LIST)
             router.add("GET", f"{prefix}/models/{{id:path}}", listing.get, _GET)
@@ -157,7 +157,7 @@ def _add_servable_routes(router: Router, servables: ServableRoutes) -> None:
 
 
 def add_health_routes(router: Router, health: HealthRoutes) -> None:
-    """Adds the health routes, which answer at any time."""
+    """Adds the health routes, which answer even while models load."""
     operation = partial(Operation, section="Health and monitoring")
     healthy = operation(
         "Answers 200, or 503 while models load and after an engine has failed.", EmptyAnswer

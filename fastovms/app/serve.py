@@ -1,4 +1,4 @@
-"""Runs the server: loads the models, adds the routes, listens."""
+"""Runs the server: loads the models, adds the routes, and listens."""
 
 from __future__ import annotations
 
@@ -85,16 +85,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SWITCH_INTERVAL: Final = 0.0005
-"""Seconds after which a thread must let another one have the GIL. At Python's 5 ms the engine
-thread may wait a tenth of a step for it."""
+"""Seconds after which a thread must release the GIL for another thread. With Python's default, 5
+ms, the engine thread may wait a tenth of a step for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Everything the operator chose.
+    """The operator's configuration.
 
     Attributes:
-        model_list: the file that lists the models, which `read_models` reads again; None = no list.
+        model_list: the file with the list of models, which `read_models` reads again; None = no
+            list.
     """
 
     models: tuple[ModelSource, ...]
@@ -114,7 +115,8 @@ class ServerConfig:
 
     @classmethod
     def of(cls, models: Sequence[ModelSource], settings: Settings, **more: Any) -> ServerConfig:
-        """Returns the configuration of models and settings; `more` are the other attributes."""
+        """Returns the configuration with these models and settings; `more` are the other
+        attributes."""
         makers = {each.name: each.default_factory for each in fields(cls)}
         sections = {
             name: settings.section(maker) for name, maker in makers.items() if maker is not MISSING
@@ -128,12 +130,13 @@ def serve(
     ahead: EarlyCompilation | None = None,
     sockets: BoundSockets | None = None,
 ) -> None:
-    """Serves until a signal has drained the server. Raises ConfigurationError if the model, the
-    device, an address or a file is not available; EngineFailed if the engine has died or hangs.
+    """Serves until a signal ends the server and running requests are finished. Raises
+    ConfigurationError if a model, device, address or file is not available, and EngineFailed if an
+    engine dies or hangs.
 
     Args:
         log: the stream of the log, and of the access log unless it has its own file.
-        ahead: compiles a model already.
+        ahead: a running compilation of a model; None = none.
         sockets: the sockets to listen on; None = bind them before the models are loaded.
     """
     check_sizes(config)
@@ -142,8 +145,8 @@ def serve(
 
 
 def check_sizes(config: ServerConfig) -> None:
-    """Logs a warning for a size that the operator chose beyond that of its disk. Raises
-    ConfigurationError if a size is more than the memory that this process may use."""
+    """Logs a warning if a configured size exceeds its disk. Raises ConfigurationError if a size
+    exceeds the memory limit of this process."""
     state, most = _state_dir(config.state), memory_limit()
     in_memory = {
         "--max-buffered-bodies": (HTTP.max_buffered_bodies, config.http),
@@ -189,7 +192,7 @@ def model_supply(
 
     Args:
         log: shows on a terminal that models are being loaded; None = nothing is shown.
-        ahead: compiles a model already.
+        ahead: a running compilation of a model; None = none.
     """
     finder = ModelFinder.of(config.repository, os.environ)
     prefix_cache = config.prefix_cache
@@ -214,7 +217,7 @@ def model_supply(
 
 
 def _open_blocks(config: PrefixCacheConfig, state_dir: Path | None) -> BlockDirectory | None:
-    """Opens the disk cache of prompts; None = it is off, or cannot be used."""
+    """Opens the prefix cache on disk; None = it is off, or cannot be used."""
     if config.max_bytes == 0 or (config.directory or state_dir) is None:
         return None
     from fastovms.parts.prefix_cache.directory import open_block_directory
@@ -230,8 +233,8 @@ def run(
     supply: ModelSupply | None = None,
     sockets: BoundSockets | None = None,
 ) -> None:
-    """Serves the models that `load` loads, like `serve`. Tests and benchmarks use it with their own
-    models.
+    """Serves the models that `load` returns, like `serve`; used by tests and benchmarks with their
+    own models.
 
     Args:
         supply: loads and unloads models; None = the models stay loaded.
@@ -347,7 +350,7 @@ async def _run(
     router.pending = StartWait(status, router, bodies, config.residency.wait_timeout)
 
     def on_loaded(models: ServedModels) -> None:
-        loop_watch.start(loop)  # delays during the load affect no client
+        loop_watch.start(loop)  # do not count delays while the models load: no client is affected
         trimmer.start(loop)
         context = api_context(config, models, bodies, tracer, documents)
         context = replace(context, find_budget=guard.find_budget)
@@ -365,11 +368,11 @@ async def _run(
 
     def announce(models: ServedModels) -> None:
         text = greeting(server.addresses, models, needs_key=guard.needs_key)
-        with suppress(OSError):  # the reader of stdout may have closed it
+        with suppress(OSError):  # stdout may be closed
             os.write(sys.stdout.fileno(), f"{text}\n".encode())
 
     def end_removed() -> None:
-        """Ends the requests of keys that were removed, and pauses their batches."""
+        """Ends the requests of removed keys, and pauses their batches."""
         tenants = guard.tenants
         num_cut = server.cut(lambda request: request.caller.tenant not in tenants | {""})
         ended = parts.set_tenants(tenants)
@@ -424,13 +427,13 @@ async def _run(
 
 
 def _may_wait(request: Request) -> bool:
-    """Returns whether a request may wait for the models at start. Uploads may not, because no
+    """Returns whether a request may wait for the models at startup. Uploads may not, because no
     handler can receive them yet."""
     return request.method == "POST" and request.path not in FORMS
 
 
 def _state_dir(config: StateConfig) -> Path | None:
-    """Returns the directory of the state; None = the operator switched it off."""
+    """Returns the directory of the state; None = disabled by the operator."""
     if config.state_dir == IN_MEMORY:
         return None
     return Path(config.state_dir or state_directory(os.environ))
@@ -491,7 +494,7 @@ def api_context(
     """Returns the dependencies of handlers.
 
     Args:
-        documents: None = documents are read, but files cannot be uploaded.
+        documents: the reader of documents; None = a new reader, without uploaded files.
     """
     if documents is None:
         documents = LazyDocuments(config.media, Parts().find_file)

@@ -1,4 +1,4 @@
-"""Opens the store that the operator chose."""
+"""Opens the response store by the operator's configuration."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fastovms.state.tables import Clock
 
 
 def open_store(config: StateConfig, environ: Mapping[str, str], clock: Clock) -> StateStore | None:
-    """Opens the store that the operator chose; None = responses are not stored. With a database,
-    the directory has only files, batches and cached prompts. Raises errors.ConfigurationError if
-    the location cannot be used."""
+    """Opens the response store; None = responses are not stored. With a database, the state
+    directory holds only files, batches and the prefix cache. Raises ConfigurationError if the
+    location cannot be used."""
     if not config.enable_store:
         return None
     bounds = StateBounds(config.max_age, config.max_objects, config.max_bytes)

@@ -1,4 +1,4 @@
-"""Supplies the server with models: on demand, and when the list of models changes."""
+"""Finds, loads and unloads models: on demand, and when the list of models changes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FoundModels(NamedTuple):
 
     Attributes:
         configs: the models that can be served, as far as can be checked without loading.
-        faults: the errors of the other models.
+        faults: the error messages of the other models.
     """
 
     configs: list[ModelConfig]
@@ -55,9 +55,9 @@ def find_each(
     present: Sequence[ModelConfig],
     residency: ResidencyConfig,
 ) -> FoundModels:
-    """Finds models one by one, so that an invalid or too large model does not affect the others.
-    The model of the same name in `present` then stays. Raises ConfigurationError if two models have
-    the same name."""
+    """Finds models one by one, so that an invalid or too large model does not affect the others. If
+    a model is invalid, the model of the same name in `present` stays. Raises ConfigurationError if
+    two models have the same name."""
     configs: list[ModelConfig] = []
     faults: list[str] = []
     for source in sources:
@@ -78,7 +78,7 @@ def find_each(
 
 
 def plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> list[ModelPlan]:
-    """Returns the plan of each model: its description and memory without loading it. Raises
+    """Returns the description and memory size of each model, without loading it. Raises
     ConfigurationError if a model needs more than the memory limit."""
     plans, num_together = [], _num_together(configs)
     for config in configs:
@@ -88,8 +88,8 @@ def plan_models(configs: Sequence[ModelConfig], residency: ResidencyConfig) -> l
 
 
 def _memory_size(config: ModelConfig, residency: ResidencyConfig, num_models: int) -> int:
-    """Returns a model's memory in bytes if `num_models` models share the memory. Raises as
-    `plan_models` does."""
+    """Returns a model's memory in bytes if `num_models` models share the memory. Raises
+    ConfigurationError like `plan_models`."""
     memory = residency.model_memory
     weights = weights_size(config)
     has_cache = task_of(config) is Task.TEXT_GENERATION
@@ -107,7 +107,7 @@ def _memory_size(config: ModelConfig, residency: ResidencyConfig, num_models: in
 
 
 def _num_together(configs: Iterable[ModelConfig]) -> int:
-    """Returns the number of models that may be in memory at the same time, as their groups say."""
+    """Returns the maximum number of models that are in memory at the same time, by their groups."""
     policies = [config.residency for config in configs]
     groups = Counter(policy.group for policy in policies if policy.is_exclusive)
     return len(policies) - groups.total() + max(groups.values(), default=0)
@@ -133,12 +133,13 @@ def _known(config: ModelConfig) -> KnownModel:
 
 
 def _room(residency: ResidencyConfig, available: int, num_models: int) -> int:
-    """Returns the share of free memory, in bytes, of one of `num_models` loaded models."""
+    """Returns the share of free memory, in bytes, for one of `num_models` loaded models."""
     return max(0, available) // (residency.max_loaded_models or max(1, num_models))
 
 
 class LoadModels(Protocol):
-    """Loads models. Raises ConfigurationError if a model cannot be loaded."""
+    """The type of a function that loads models. Raises ConfigurationError if a model cannot be
+    loaded."""
 
     def __call__(
         self,
@@ -155,9 +156,9 @@ class OneModelLoader:
 
     Attributes:
         load_models: loads models in the calling thread.
-        num_models: returns the number of models that may be in memory at the same time.
+        num_models: returns the maximum number of models that are in memory at the same time.
         trim: returns malloc's free memory to the operating system.
-        prefixes: the directory of cached prompts of all models; None = no disk cache.
+        prefixes: the prefix cache on disk, for all models; None = none.
         wait_until_left: waits for threads that still use a closed model.
     """
 
@@ -187,7 +188,7 @@ class OneModelLoader:
         await in_daemon_thread("reclaim", reclaim)
 
     def _available(self, num_loaded: int, weights: int) -> int:
-        """Returns the share of free memory, in bytes, that the model may use."""
+        """Returns the share of free memory for the model, in bytes."""
         memory, num_models = self.residency.model_memory, self.num_models()
         num_further = (self.residency.max_loaded_models or num_models) - num_loaded
         free = available_memory() // max(1, num_further)
@@ -199,14 +200,14 @@ class OneModelLoader:
 
 
 def freeze_objects() -> None:
-    """Excludes all present objects from garbage collection, since most of them live as long as the
+    """Excludes all current objects from garbage collection, since most of them live as long as the
     process."""
     gc.collect()
     gc.freeze()
 
 
 ReadList = Callable[[], Sequence[ModelSource]]
-"""Reads the list of models again. Raises ConfigurationError: it is broken."""
+"""Reads the list of models again. Raises ConfigurationError if the list is broken."""
 
 
 class ModelSupply:
@@ -215,9 +216,9 @@ class ModelSupply:
     Args:
         find: finds a model, and downloads it if needed.
         load_models: loads models in the calling thread.
-        open_blocks: opens the directory of cached prompts; None = no disk cache.
-        keeps_salted: whether prompts with a `cache_salt` are cached on disk.
-        list_path: the file that lists the models; None = no list.
+        open_blocks: opens the prefix cache on disk; None = none.
+        keeps_salted: whether prompts with a `cache_salt` are stored in that cache.
+        list_path: the file with the list of models; None = no list.
         read_list: reads the list again.
         cores: the cores that models share; None = each model has its own.
     """
@@ -249,7 +250,7 @@ class ModelSupply:
         self._plans: list[ModelPlan] = []
         self._pool: ModelPool | None = None
         self._watch: FileWatch | None = None
-        if list_path is not None:  # watch from now on, because loading may take minutes
+        if list_path is not None:  # watch the list from now on, because loading may take minutes
             self._watch = FileWatch(list_path, residency.poll_interval, self.reload_soon)
         self._is_outdated = False
         self._reading = asyncio.Lock()
@@ -258,17 +259,17 @@ class ModelSupply:
         self._loads: list[asyncio.Future[None]] = []
 
     def find(self, found: Sequence[ModelConfig] | None = None) -> None:
-        """Finds the models and checks their files, which takes long if a model must be downloaded.
-        Raises ConfigurationError if a model is missing or broken. `found` are the models, if they
-        have been found."""
+        """Finds the models and checks their files; takes long if a model must be downloaded. Raises
+        ConfigurationError if a model is missing or broken. `found` are the models, if they have
+        been found already."""
         if found is None:
             found = [self._find(source) for source in self._sources]
         self._configs = list(found)
         check_models(self._configs)
 
     def load(self) -> ServedModels:
-        """Loads the initial models in a thread. For models that are loaded on demand, only the
-        files are read. Raises ConfigurationError if a model cannot be loaded."""
+        """Loads the initial models in a thread. Of models that are loaded on demand, only the
+        files' metadata is read. Raises ConfigurationError if a model cannot be loaded."""
         if self._configs is None:
             self.find()
         assert self._configs is not None
@@ -288,8 +289,8 @@ class ModelSupply:
         return models
 
     def start(self, models: ServedModels) -> ModelPool:
-        """Returns the pool that loads and unloads models from now on, as requests and the list of
-        models require."""
+        """Returns the pool that from now on loads and unloads models, by requests and by the list
+        of models."""
         plans = [
             plan._replace(known=known)
             for plan, known in zip(self._plans, models.known, strict=True)
@@ -324,17 +325,17 @@ class ModelSupply:
         return self._read_list is not None
 
     def reload_soon(self) -> None:
-        """Reads the list of models again, once the initial models are loaded; the outcome is
-        logged."""
+        """Reads the list of models again, once the initial models are loaded, and logs the
+        result."""
         if self._pool is None:
             self._is_outdated = True
         elif self.has_list:
             asyncio.ensure_future(self._reload_and_log())  # noqa: RUF006
 
     async def reload(self) -> ReloadOutcome:
-        """Reads the list of models again and returns once new models are loaded. Calls that arrive
+        """Reads the list of models again, and returns once new models are loaded. Calls that arrive
         before the reading begins share its result. Raises ConfigurationError if the list cannot be
-        read; nothing has changed."""
+        read; then nothing changes."""
         if self._next_reload is None:
             self._next_reload = asyncio.ensure_future(self._reload())
             self._reloads.add(self._next_reload)
@@ -374,7 +375,7 @@ class ModelSupply:
         return ReloadOutcome(changes.is_any or bool(earlier), faults)
 
     async def close(self) -> None:
-        """Ends the loading and unloading of models, not the loaded models."""
+        """Stops loading and unloading models; does not close loaded models."""
         if self._watch is not None:
             self._watch.stop()
         for reload in self._reloads:
@@ -384,8 +385,8 @@ class ModelSupply:
 
 
 def _close(close: Callable[[], None], blocks: BlockDirectory | None) -> None:
-    """Closes the models' shared resources, the prompt cache last, because models write to it until
-    they are closed."""
+    """Closes the models' shared resources. The prefix cache is closed last, because models write to
+    it until they are closed."""
     close()
     if blocks is not None:
         blocks.close()

@@ -1,5 +1,5 @@
-"""Runs models: the paged engine of this project, or OpenVINO GenAI in a separate process.
+"""Backends, which run models: this project's paged engine, or OpenVINO GenAI in a separate process.
 
-`choice` picks the backend for a model; each one is a `fastovms.backend.GenerationBackend`. Backends
+`app.choice` picks the backend of a model; each is a `fastovms.backend.GenerationBackend`. Backends
 do not depend on HTTP or on request fields.
 """

@@ -1,4 +1,4 @@
-"""Runs the steps of an engine on a thread, and carries requests and tokens to and from the event
+"""Runs the steps of an engine on a thread, and passes requests and tokens between it and the event
 loop."""
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class ThreadSemaphore:
-    """A semaphore for threads. Faster than `threading.Semaphore`, which is written in Python: each
+    """A semaphore for threads, faster than `threading.Semaphore`, which is written in Python: each
     engine step acquires one."""
 
     def __init__(self, num: int) -> None:
@@ -49,20 +49,22 @@ class ThreadSemaphore:
 
 
 _STACK: Final = 32 * 2**20
-"""Bytes of the stack in which grammars are used. Only what is touched takes memory."""
+"""The stack size in bytes of threads that use grammars. Only touched pages take memory."""
 
 _STACK_SIZE_LOCK: Final = threading.Lock()
-"""Held while Python's setting of the stack size, which all threads share, is changed."""
+"""Held while Python's global setting of the stack size is changed."""
 
 
 def start_thread(target: Callable[[], None], *, name: str) -> threading.Thread:
-    """Starts a daemon thread with a stack several times larger than that of trial processes.
-    Compilers of grammars recurse as deep as a grammar is nested, and a stack overflow ends the
-    process. So a grammar that has passed its trial on a small stack only ever runs on a larger
-    one."""
+    """Starts a daemon thread with a stack several times larger than that of grammar trial
+    processes.
+
+    Grammar compilers recurse as deep as a grammar is nested, and a stack overflow ends the process.
+    A grammar that passed its trial on the small stack is therefore safe on this larger one.
+    """
     thread = threading.Thread(target=target, name=name, daemon=True)
     with _STACK_SIZE_LOCK:
-        previous = threading.stack_size(_STACK)  # applies to threads that are started later
+        previous = threading.stack_size(_STACK)  # applies to threads started later
         try:
             thread.start()
         finally:
@@ -71,10 +73,10 @@ def start_thread(target: Callable[[], None], *, name: str) -> threading.Thread:
 
 
 class LoopLink:
-    """Carries calls from a backend's threads to the event loop that has started the backend.
+    """Passes calls from a backend's threads to the event loop that started the backend.
 
     Attributes:
-        is_started: whether the loop is known.
+        is_started: whether `start` has been called.
         stopped: set on the loop when the threads have ended.
     """
 
@@ -94,11 +96,11 @@ class LoopLink:
         return self._loop
 
     def start(self) -> None:
-        """Takes the running event loop."""
+        """Uses the running event loop from now on."""
         self._loop = asyncio.get_running_loop()
 
     def call(self, callback: Callable[..., object], *args: object) -> None:
-        """Calls a function on the loop, unless the loop has closed."""
+        """Calls a function on the loop, or does nothing if the loop has closed."""
         loop = self.loop
         try:
             loop.call_soon_threadsafe(callback, *args)
@@ -106,8 +108,8 @@ class LoopLink:
             logger.debug("the event loop has closed before the backend's threads")
 
     async def wait(self, seconds: float) -> bool:
-        """Waits at most this many seconds for the threads to end, so that a hanging step cannot
-        block the shutdown. Returns whether they have ended."""
+        """Waits for the threads to end, for at most this many seconds, so that a hanging step
+        cannot block the shutdown. Returns whether they have ended."""
         try:
             async with asyncio.timeout(seconds):
                 await self.stopped.wait()
@@ -126,7 +128,7 @@ class ActiveEngines:
 
     def watch(self, watcher: Callable[[int], None]) -> None:
         """Calls `watcher` with the number of working engines, now and after each change, on the
-        thread that made the change. It must not change the number itself."""
+        thread that made the change. `watcher` must not change the number itself."""
         with self._changed:
             self._watchers.append(watcher)
             watcher(self._num_working)
@@ -141,7 +143,7 @@ class ActiveEngines:
 
     @contextmanager
     def rest(self) -> Iterator[None]:
-        """Counts a working engine as idle while the context is open."""
+        """Counts one working engine as idle while the context is open."""
         self.end()
         try:
             yield
@@ -156,7 +158,8 @@ class ActiveEngines:
             self._changed.notify_all()
 
     def wait_for_rest(self, seconds: float) -> bool:
-        """Waits until no engine has work, at most this time. Returns whether all are idle."""
+        """Waits until no engine has work, for at most this many seconds. Returns whether all are
+        idle."""
         with self._changed:
             return self._changed.wait_for(lambda: self._num_working == 0, seconds)
 
@@ -166,18 +169,18 @@ SLICE_SHARE: Final = 0.45
 step."""
 
 MIN_SLICE: Final = 0.003
-"""Seconds that a slice may always take: a shorter one would consist mostly of the switch between
-engine and encoder."""
+"""The minimum length of a slice in seconds: shorter slices would mostly be switching overhead."""
 
 MAX_SLICE: Final = 0.02
-"""Seconds that a slice is planned to take at most while engines work."""
+"""The maximum planned length of a slice in seconds while engines work."""
 
 _NEWEST_SHARE: Final = 0.2
 """The weight of the newest step in the mean duration of steps."""
 
 
 class ComputeTurn:
-    """Coordinates engine steps and encoder slices.
+    """Alternates engine steps and slices of encoders' work, so that they do not compete for the
+    CPU.
 
     Engines wait only for slices, not for each other. An encoder waits until each working engine has
     made a step since the last slice. Without encoders nothing waits. Thread-safe.
@@ -194,7 +197,7 @@ class ComputeTurn:
         self._num_steps = 0
         self._steps_at_slice = 0
         self._is_slicing = False
-        self._waiting: deque[object] = deque()  # a ticket for each encoder that waits
+        self._waiting: deque[object] = deque()  # a ticket for each waiting encoder
         self._step_seconds = 0.0
         engines.watch(self._set_working)
 
@@ -207,7 +210,7 @@ class ComputeTurn:
 
     @contextmanager
     def step(self) -> Iterator[None]:
-        """Makes the context of an engine step. Waits for a running slice to end."""
+        """The context of an engine step. Waits at entry until the running slice ends."""
         if not self._num_encoders:
             yield
             return
@@ -230,25 +233,25 @@ class ComputeTurn:
     # Encoders
 
     def add_encoder(self) -> None:
-        """Makes engines take turns with encoders, until `remove_encoder`."""
+        """Makes engines alternate with one more encoder, until `remove_encoder`."""
         with self._changed:
             self._num_encoders += 1
 
     def remove_encoder(self) -> None:
-        """Ends the turns of an encoder; engines no longer wait for it."""
+        """Ends the effect of one `add_encoder`."""
         with self._changed:
             self._num_encoders -= 1
 
     @property
     def slice_seconds(self) -> float | None:
-        """The seconds that a slice may take now; None = unlimited, because no request waits."""
+        """The length of a slice in seconds; None = unlimited, because no engine has work."""
         if not self._num_working:
             return None
         return min(MAX_SLICE, max(MIN_SLICE, SLICE_SHARE * self._step_seconds))
 
     @contextmanager
     def slice(self) -> Iterator[None]:
-        """Makes the context of an encoder slice. Waits for the engines' steps, and for the slices
+        """The context of an encoder's slice. Waits at entry for the engines' steps, and for slices
         of encoders that came earlier."""
         ticket = object()
         with self._changed:
@@ -274,15 +277,15 @@ class ComputeTurn:
 
     @property
     def _is_due(self) -> bool:
-        """Whether each engine that has work has made a step since the last slice."""
+        """Returns whether each working engine has made a step since the last slice."""
         return self._num_steps - self._steps_at_slice >= self._num_working
 
 
 class StepReport(NamedTuple):
-    """The report of a step from an engine to the event loop.
+    """An engine's report of a step to the event loop.
 
     Attributes:
-        admitted: the requests that left the queue for this step.
+        admitted: the ids of the requests that left the queue for this step.
         started_at: seconds on the clock of `RequestsInFlight`.
         num_received: the number of submitted samples that the engine has received.
         seconds: the duration of the engine's step; None = no step was made.
@@ -301,12 +304,12 @@ class _Request:
     """A request in flight.
 
     Attributes:
-        unfinished: the samples that have not finished.
+        unfinished: the indices of the unfinished samples.
         submitted_at: when it was queued; None once it runs.
         queue_time: seconds in the queue; None until known and after it was reported.
-        on_end: called when it is not in flight any more.
-        owner: the key or address whose place in the queue it takes.
-        num_places: the number of places that it takes; 0 once it has been admitted.
+        on_end: called when the request is no longer in flight.
+        owner: the API key or address whose share of the queue it uses.
+        num_places: the number of its queue places; 0 once it has been admitted.
         images: the images of its prompt, until the engine has received them; until then they count
             towards `--max-image-memory`.
     """
@@ -322,11 +325,11 @@ class _Request:
 
 
 class RequestsInFlight:
-    """Passes every output to the callback of its request. Belongs to the event loop's thread.
+    """Passes each output to its request's callback. Used only on the event loop's thread.
 
     Args:
-        max_num_waiting: how many samples of one owner may wait for their first step. The samples
-            of other owners find places beyond these; see `Shares.of_places`.
+        max_num_waiting: the maximum number of one owner's samples that wait for their first step.
+            Other owners have queue places of their own; see `Shares.of_places`.
         abort: aborts a request whose callback has failed.
         stats: the initial statistics.
     """
@@ -360,7 +363,7 @@ class RequestsInFlight:
 
     @property
     def _num_waiting(self) -> int:
-        """The number of samples that do not run yet, including those still on their way to the
+        """The number of samples that have not started, including those not yet received by the
         engine."""
         return self._stats.num_waiting + self._num_submitted - self._num_received
 
@@ -370,8 +373,8 @@ class RequestsInFlight:
         on_output: OutputCallback,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        """Adds a request. Raises Overloaded if too many samples wait. `on_end` is called when it is
-        not in flight any more."""
+        """Adds a request. Raises Overloaded if too many samples wait. `on_end` is called when the
+        request is no longer in flight."""
         owner = request.owner or request.tenant
         if not self._places.may_take(owner):
             raise Overloaded(
@@ -391,8 +394,8 @@ class RequestsInFlight:
         self._num_submitted += request.params.n
 
     def discard(self, request_id: str, index: int | None) -> bool:
-        """Removes a request, or one of its samples, so that its callback is not called any more.
-        Returns False if it is unknown."""
+        """Removes a request, or one of its samples (`index`), whose callback is then no longer
+        called. Returns False if it is unknown."""
         request = self._requests.get(request_id)
         if request is None:
             return False
@@ -403,8 +406,8 @@ class RequestsInFlight:
         return True
 
     def deliver(self, step: StepReport) -> None:
-        """Passes the outputs of a step to the callbacks of their requests. Does not raise: an error
-        of a callback ends its own request."""
+        """Passes the outputs of a step to the callbacks of their requests. Never raises: an error
+        of a callback ends only its own request."""
         self._stats = step.stats
         self._num_received = step.num_received
         if step.seconds is not None:
@@ -432,7 +435,7 @@ class RequestsInFlight:
         """Ends all requests in flight for the same reason, and calls their callbacks."""
         for request_id, request in list(self._requests.items()):
             for index in sorted(request.unfinished):
-                # A listener may have ended its own request or others.
+                # A callback may have ended its own request or others.
                 if self._requests.get(request_id) is request:
                     output = GenerationOutput(index, (), reason, 0, error=error)
                     self._deliver(request_id, request, output)
@@ -444,8 +447,8 @@ class RequestsInFlight:
             request.on_end()
 
     def _leave_queue(self, request: _Request) -> None:
-        """Gives back the places of a request. One whose first sample is admitted has places for all
-        of them in the engine."""
+        """Releases the queue places of a request. Once its first sample is admitted, the engine
+        holds all of its samples."""
         self._places.give_back(request.owner, request.num_places)
         request.num_places = 0
 
@@ -463,9 +466,8 @@ class RequestsInFlight:
 
 
 def fit_cache(model: ModelInfo, num_tokens: int) -> ModelInfo:
-    """Returns the model with a context that its KV cache can hold, with the reason, for clients, if
-    that is less than the model's own. `num_tokens` is the number of tokens of one sequence that fit
-    into the cache."""
+    """Returns the model with its context length limited to `num_tokens`, the tokens of one sequence
+    that the KV cache can hold, and with that reason for clients."""
     if num_tokens >= model.max_model_len:
         return model
     logger.warning(
@@ -481,7 +483,7 @@ def fit_cache(model: ModelInfo, num_tokens: int) -> ModelInfo:
 
 
 def check_length(request: GenerationRequest, model: ModelInfo) -> None:
-    """Raises RequestError when the prompt leaves no room in the context."""
+    """Raises RequestError if the prompt leaves no space for an answer in the context."""
     num_tokens = len(request.prompt_token_ids) + len(request.generated_token_ids)
     if num_tokens >= model.max_model_len:
         raise RequestError(
@@ -521,14 +523,14 @@ Command = Submit | Abort | EngineCall | Close
 
 
 class SteppedEngine(Protocol):
-    """The interface of an engine to the loop."""
+    """The interface of an engine that `run_engine` uses."""
 
     @property
     def has_work(self) -> bool: ...
 
     @property
     def admitted(self) -> Sequence[str]:
-        """The requests that left the queue for the last step."""
+        """The ids of the requests that left the queue for the last step."""
 
     def add(self, request: GenerationRequest) -> None:
         """Queues a valid request."""
@@ -549,12 +551,12 @@ def run_engine(
     clock: Callable[[], float],
     turn: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
-    """Runs an engine until `Close`. An error in a step ends the loop.
+    """Runs an engine until `Close`. An exception in a step ends the loop.
 
     Args:
         receive: returns all pending commands; waits for one if its argument is true.
-        publish: called after each step, and when commands came without one.
-        turn: the context of each step.
+        publish: called after each step, and after commands without a step.
+        turn: returns the context of each step.
     """
     num_received = 0
     while True:
@@ -582,8 +584,8 @@ def run_engine(
 
 
 def add_request(engine: SteppedEngine, request: GenerationRequest) -> list[EngineOutput]:
-    """Queues a request. If it cannot be queued, only this request fails: its outputs are
-    returned."""
+    """Queues a request. If it cannot be queued, only this request fails; the error is returned as
+    its outputs."""
     try:
         engine.add(request)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The base of backends that compute the requests of many clients on one thread."""
+"""Base class of backends that compute many clients' requests on one thread."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Result = TypeVar("Result")
 
 
 class Job(Generic[Result]):
-    """A request.
+    """A request to a `JobThread`.
 
     Attributes:
-        client: the sender of the request. Clients take turns.
+        client: the sender; clients take turns.
         queued_at: when it was queued.
         is_given_up: whether it was cancelled.
     """
@@ -42,7 +42,7 @@ class Job(Generic[Result]):
         self.done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
 
     def settle(self, outcome: Result | Exception) -> None:
-        """Ends the request, unless it has ended. Runs in the event loop."""
+        """Sets the result or error, unless the request has ended. Runs on the event loop."""
         if self.done.done():
             return
         if isinstance(outcome, Exception):
@@ -55,12 +55,12 @@ JobT = TypeVar("JobT", bound=Job[Any])
 
 
 class JobThread(Generic[JobT]):
-    """The life of a backend of which one thread takes jobs. A subclass starts the thread, which
-    takes jobs from `_commands` until None comes. A job that is cancelled comes a second time, so
-    that the thread drops it from its queue.
+    """A backend whose thread computes jobs. A subclass starts the thread, which takes jobs from
+    `_commands` until it gets None. A cancelled job is put in the queue once more, so that the
+    thread drops it.
 
     Attributes:
-        failure: why the thread has stopped computing; None = still computing.
+        failure: why the thread has stopped computing; None = still running.
     """
 
     name: ClassVar[str]
@@ -88,13 +88,13 @@ class JobThread(Generic[JobT]):
         self._closing = False
 
     def start(self) -> None:
-        """Takes the running event loop, and takes turns with engines from now on. A subclass also
+        """Uses the running event loop, and takes turns with engines from now on. A subclass also
         starts its thread."""
         self._link.start()
         self._turn.add_encoder()
 
     async def warmed_up(self) -> None:
-        """Returns at once: loading computes the first, slow steps."""
+        """Returns at once: the first, slow steps are computed during loading."""
 
     def metrics(self, device: str) -> GenerationMetrics:
         """Returns the metrics of the model, which has no KV cache."""
@@ -103,8 +103,8 @@ class JobThread(Generic[JobT]):
 
     @contextmanager
     def _place(self, client: str) -> Iterator[None]:
-        """Holds a place in the queue for the jobs of one request. Raises Overloaded if the client
-        may have none."""
+        """Holds one queue place for a client's request within the context. Raises Overloaded if the
+        client has reached its share of the queue."""
         if not self._places.take(client):
             raise Overloaded(f"{self._places.used} requests are waiting, which is the limit")
         try:
@@ -113,8 +113,8 @@ class JobThread(Generic[JobT]):
             self._places.give_back(client)
 
     async def _result_of(self, job: JobT) -> Any:
-        """Has the thread compute a job of a request that has a place, and returns its result.
-        Raises EngineFailed or BackendUnavailable if the backend takes no jobs."""
+        """Queues a job, and returns its result. Raises EngineFailed or BackendUnavailable if the
+        backend accepts no jobs."""
         if self.failure is not None:
             raise EngineFailed(f"the engine has failed: {self.failure}")
         if not self._link.is_started or self._closing:
@@ -145,7 +145,7 @@ class JobThread(Generic[JobT]):
         self._longest = max(self._longest, seconds)
 
     def _num_left(self) -> int:
-        """Returns how many pieces of work run or wait."""
+        """Returns the number of running and waiting pieces of work."""
         return len(self._jobs)
 
     def fail(self, reason: str) -> None:
@@ -167,7 +167,7 @@ class JobThread(Generic[JobT]):
             )
 
     def _stop(self) -> bool:
-        """Stops the current computation if possible, and returns whether the thread will end."""
+        """Stops the current computation if possible. Returns whether the thread will end."""
         return self.failure is None
 
     def _end_all(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""Reads and checks the files of a model: context length, vocabulary, end tokens."""
+"""Reads and checks a model's files: context length, vocabulary, end tokens."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ logger = logging.getLogger(__name__)
 
 
 _SUFFIXES: Final = (".xml", ".bin", ".json", ".jinja", ".model", ".txt")
-"""The endings of the names of a model's files."""
+"""The file name extensions of a model's files."""
 
 _WHOLE: Final = 4 * 1024 * 1024
-"""The number of bytes up to which a file is read as a whole."""
+"""Files up to this size in bytes are hashed completely."""
 
 _NUM_SAMPLES: Final = 64
 _SAMPLE_SIZE: Final = 16 * 1024
-"""The number of places that are read in a larger file: reading all weights takes as long as loading
-them."""
+"""The size of the sample that is hashed of a larger file: reading all weights takes as long as
+loading them."""
 
 
 def fingerprint_of(model_dir: Path) -> str:
-    """Returns a value that is the same for equal files, on every machine, in milliseconds. Samples
-    the weights: further training changes nearly all of them. Raises OSError if a file cannot be
-    read."""
+    """Returns a hash of a model's files, the same on every machine, in milliseconds. Only samples
+    of the weights are hashed: further training changes nearly all of them. Raises OSError if a file
+    cannot be read."""
     digest = hashlib.sha256()
     inner = model_dir.glob("*/*") if makes_images(model_dir) else ()
     for path in sorted((*model_dir.iterdir(), *inner)):
@@ -78,9 +78,9 @@ _HELPERS: Final = re.compile(r"openvino_(?:de)?tokenizer")
 
 
 def count_weights(model_dir: Path) -> WeightCount | None:
-    """Counts the parameters in the graphs of a model; takes milliseconds. None = no graph is found.
-    Shared constants count once; scales and zero points of quantized weights do not count. Raises
-    OSError if a file cannot be read."""
+    """Counts the parameters in a model's graphs; takes milliseconds. Returns None if there is no
+    graph. Shared constants count once; scales and zero points of quantized weights do not count.
+    Raises OSError if a file cannot be read."""
     counts: Counter[str] = Counter()
     for path in graph_files(model_dir):
         if path.is_file() and not _HELPERS.match(path.name):
@@ -96,15 +96,15 @@ def _counts(graph: bytes) -> Counter[str]:
     constants = {(offset, kind): shape for kind, shape, offset in _CONSTANT.findall(graph)}
     for (_, kind), shape in constants.items():
         dimensions = [int(size) for size in shape.split(b",") if size.strip()]
-        # Scales and zero points have one number for each row, or for each group of one.
+        # Scales and zero points have one value per row or group.
         if dimensions and dimensions[-1] > 1:
             counts[kind.decode()] += math.prod(dimensions)
     return counts
 
 
 def limit_context(model: ModelInfo, max_model_len: int | None) -> ModelInfo:
-    """Returns the model with the context length that the operator set; None = the model's own.
-    Raises ConfigurationError if the model's own context is shorter."""
+    """Returns the model with the context length set by the operator; None = the model's own. Raises
+    ConfigurationError if the model's own context is shorter."""
     if max_model_len is None:
         return model
     if max_model_len > model.max_model_len:
@@ -116,26 +116,27 @@ def limit_context(model: ModelInfo, max_model_len: int | None) -> ModelInfo:
 
 
 _WINDOWS = ("sliding_window", "attention_chunk_size", "window_size")
-"""Keys of config.json that may hold a window."""
+"""Keys of config.json that may hold the size of a sliding window."""
 
 _WINDOWED = frozenset({"sliding_attention", "chunked_attention", "local"})
-"""Types of layers in config.json that have a window."""
+"""Layer types in config.json that have a sliding window."""
 
 
 MIN_EXACT_LEN = 16
-"""The fewest tokens that texts must be able to have for a model to be worth serving."""
+"""The minimum context length, in tokens, with which a model is served."""
 
 
 def fit_attention(model: ModelInfo, graph: PagedGraph) -> ModelInfo:
-    """Returns the model with its context limited to the length for which the graph computes
-    attention as trained. Raises ConfigurationError if that length is too short to be useful."""
+    """Returns the model with its context limited to the length up to which the graph computes
+    attention as the model was trained. Raises ConfigurationError if that is too short to be
+    useful."""
     model = fit_length(model, graph.max_exact_len)
     return fit_window(model, is_applied=applies_sliding_window(graph.model))
 
 
 def fit_length(model: ModelInfo, limit: ExactLength | None) -> ModelInfo:
-    """Returns the model with its context limited. Raises ConfigurationError if the limit is too
-    short to be useful."""
+    """Returns the model with its context limited by `limit`; None = no limit. Raises
+    ConfigurationError if the limit is too short to be useful."""
     if limit is None or limit.num_tokens >= model.max_model_len:
         return model
     if limit.num_tokens < MIN_EXACT_LEN:
@@ -151,9 +152,8 @@ def fit_length(model: ModelInfo, limit: ExactLength | None) -> ModelInfo:
 
 
 def fit_window(model: ModelInfo, *, is_applied: bool) -> ModelInfo:
-    """Returns the facts about the model. If the compiled model does not apply the window that
-    config.json names, the context is reduced to the window, within which attention is full as
-    trained."""
+    """Returns the model's properties. If the graph does not apply the sliding window of
+    config.json, the context is limited to the window, within which full attention is the same."""
     window = sliding_window(model.config)
     if is_applied or window is None or window >= model.max_model_len:
         return model
@@ -167,8 +167,8 @@ def fit_window(model: ModelInfo, *, is_applied: bool) -> ModelInfo:
 
 
 def sliding_window(config: Mapping[str, Any]) -> int | None:
-    """Returns the window of the layers with sliding-window attention in config.json, in tokens, or
-    None."""
+    """Returns the window of the sliding-window layers in config.json, in tokens; None = no
+    window."""
     scope = config.get("text_config")
     scope = scope if isinstance(scope, dict) else config
     window = next((scope[name] for name in _WINDOWS if scope.get(name)), None)
@@ -183,8 +183,8 @@ def sliding_window(config: Mapping[str, Any]) -> int | None:
 
 
 def fit_vocabulary(model: ModelInfo, vocab_size: int | None) -> ModelInfo:
-    """Returns the model with the vocabulary of its weights, which overrides config.json, because
-    larger ids must not reach the engine."""
+    """Returns the model with the vocabulary size of its weights instead of config.json's: larger
+    token ids must not reach the engine."""
     if vocab_size is None:
         return model
     if vocab_size != model.vocab_size:
@@ -228,7 +228,7 @@ _GAPS: Final[tuple[Callable[[Config], str | None], ...]] = (_soft_cap, _dynamic_
 
 
 def log_gaps(model: ModelInfo) -> None:
-    """Logs a warning for attention features of config.json that exported graphs lack."""
+    """Logs a warning for attention features in config.json that exported graphs lack."""
     text_config = model.config.get("text_config")
     config = text_config if isinstance(text_config, dict) else model.config
     for find in _GAPS:
@@ -238,20 +238,20 @@ def log_gaps(model: ModelInfo) -> None:
 
 
 MAX_DIFFERENCE: Final = 0.05
-"""The largest difference of log probabilities that passes. Rounding comes to a thousandth of it,
-and what is left out of a graph to ten times as much and more."""
+"""The largest accepted difference of log probabilities. Rounding causes a thousandth of it; an
+operation missing from the graph causes at least ten times as much."""
 
 _WEIGHTS_SHARE: Final = 1.4
 _FURTHER_MEMORY: Final = 256 * 2**20
-"""With `_WEIGHTS_SHARE` of the weights' size, the bytes that a comparison takes at most. Weights of
-every kind stay as they are; models of 135M and 500M parameters took 0.97 to 1.5 times their size
-and up to 180 MB more in int8, int4 and f16, by either backend."""
+"""A comparison needs at most this many bytes plus `_WEIGHTS_SHARE` times the weights' size. Models
+of 135M and 500M parameters took 0.97 to 1.5 times their size plus up to 180 MB, in int8, int4 and
+f16, with either backend."""
 
 _FILE: Final = "difference.json"
 
 
 class NotComparable(Exception):
-    """The graph cannot be computed at the same time as a backend; the message says why."""
+    """The exported graph cannot be computed while a backend runs; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,13 +259,13 @@ class Comparison:
     """A comparison of one way to run a model with the model's exported graph.
 
     Attributes:
-        kind: the name of its results in the cache.
-        subject: the name of the way to run the model, for messages.
-        files: the files that the result depends on; the first is in the model's directory.
+        kind: the kind of its results in the cache.
+        subject: the name of this way to run the model, for messages.
+        files: the files on which the result depends; the first is in the model's directory.
         difference: returns the largest difference of log probabilities. Raises RuntimeError if the
             model cannot be computed in this way, and NotComparable if the exported graph cannot be
             computed.
-        weights_size: the bytes of the model's weights.
+        weights_size: the size of the model's weights in bytes.
         version: the version of the code that runs the model, in addition to OpenVINO's.
     """
 
@@ -284,9 +284,9 @@ def check_graph(
     clock: Callable[[], float] = time.perf_counter,
     available: Callable[[], int] = available_memory,
 ) -> None:
-    """Makes the comparison, unless its result is cached or memory is short. The first time takes at
-    most as long as compiling the model twice. Raises UnsupportedModel if the results differ too
-    much."""
+    """Runs the comparison, unless its result is cached or memory is short. At first it takes at
+    most as long as compiling the model twice. Raises UnsupportedModel if the difference is too
+    large."""
     key = key_of(file_identity(comparison.files), ov.get_version(), __version__, comparison.version)
     entry = cache.find(comparison.kind, key)
     found = None if entry is None else _read(entry)
@@ -332,7 +332,7 @@ def _keep(cache: DiskCache, kind: str, key: str, difference: float) -> None:
 
 
 def _read(entry: Path) -> float | None:
-    """Reads a cached result; None = invalid."""
+    """Returns a cached result; None = invalid."""
     try:
         content: Any = json.loads((entry / _FILE).read_bytes())
     except (OSError, ValueError):
@@ -349,10 +349,10 @@ LENGTH_KEYS: Final = (
     "max_seq_len",
     "sliding_window",
 )
-"""Keys of config.json that may say how long the context is; the first integer wins, as in OVMS."""
+"""Keys of config.json for the context length; the first integer wins, as in OVMS."""
 
 UNLIMITED: Final = 2**20
-"""The context length of a model that names none. The KV cache is the limit then."""
+"""The context length of a model that does not state one; the KV cache is then the limit."""
 
 
 def read_model_info(
@@ -363,15 +363,15 @@ def read_model_info(
     override_generation_config: Mapping[str, object] | None = None,
     has_defaults: bool = True,
 ) -> ModelInfo:
-    """Returns the name and the capabilities of the model.
+    """Returns a model's name and properties.
 
     `do_sample` is ignored: a request without a temperature samples with temperature 1, as in vLLM
     and OVMS. Raises ConfigurationError if a file is missing, broken, or lacks required information.
 
     Args:
         name: the model's name for clients; None = the directory's name.
-        generation_config: file instead of the directory's generation_config.json.
-        override_generation_config: members that go before those of that file.
+        generation_config: a file to use instead of the directory's generation_config.json.
+        override_generation_config: values that override those of that file.
         has_defaults: whether that file's values are defaults of requests.
     """
     check_files(model_dir)
@@ -409,8 +409,8 @@ def read_model_info(
 
 
 def log_missing(model: ModelInfo, overrides: Mapping[str, object] | None = None) -> None:
-    """Logs the facts that the model's files do not contain, and the members of
-    `--override-generation-config` that have no effect."""
+    """Logs which properties are missing from the model's files, and which keys of
+    `--override-generation-config` have no effect."""
     known = [name for name, row in rows_of(SamplingDefaults).items() if row.field.recommended]
     unused = sorted(set(overrides or ()).difference((*known, *_FURTHER)))
     if unused:
@@ -429,12 +429,12 @@ def log_missing(model: ModelInfo, overrides: Mapping[str, object] | None = None)
 
 
 _FURTHER: Final = ("eos_token_id", "do_sample")
-"""Members of a generation config besides the defaults of sampling. The first one is read; the
-second one has no effect."""
+"""Known keys of a generation config besides sampling parameters. The first is read; the second has
+no effect."""
 
 
 def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:
-    """Returns the ids of `eos_token_id`, one or several; empty if it is missing."""
+    """Returns the token ids in `eos_token_id`, an integer or a list; empty if it is missing."""
     value = config.get("eos_token_id")
     if value is None:
         return frozenset()
@@ -445,8 +445,8 @@ def _eos_token_ids(config: Mapping[str, object], path: Path) -> frozenset[int]:
 
 
 def _sampling_defaults(generation: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Returns the members that requests have by default. Raises ConfigurationError: one is
-    wrong."""
+    """Returns the default sampling parameters of requests. Raises ConfigurationError if one is
+    invalid."""
     defaults: dict[str, Any] = {}
     for name, row in rows_of(SamplingDefaults).items():
         allowed, value = row.field.recommended, generation.get(name)

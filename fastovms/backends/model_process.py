@@ -1,4 +1,4 @@
-"""The child's side of `SlicedProcess`: loads a model, and answers one message after the other."""
+"""The child's side of `SlicedProcess`: loads a model, and answers messages one by one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ def serve_model(
     answer: Callable[[Any, Any], object],
     faults: tuple[type[Exception], ...] = (RuntimeError, ValueError),
 ) -> None:
-    """Loads the model of the first message and answers with its `info`, then answers messages until
-    the connection ends. An exception of `faults`, or of the load, is answered with `WorkerFailed`.
+    """Loads the model named by the first message and answers with its `info`, then answers messages
+    until the connection ends. If loading fails, or a message raises one of `faults`, the answer is
+    `WorkerFailed`.
 
     Args:
-        load_model: returns the model, given the message, which has `model_dir`, `log_level` and
-            `log_format`.
-        answer: returns the answer of the model to a message.
+        load_model: returns the model, given the first message, which has `model_dir`, `log_level`
+            and `log_format`.
+        answer: returns the answer to a message, given the model and the message.
     """
     load = receive(connection)
     start_log(log_handler(logging.StreamHandler(), load.log_format), load.log_level)

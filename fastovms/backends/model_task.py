@@ -1,4 +1,4 @@
-"""Checks that the files of a model are there, and finds its task."""
+"""Checks a model's files, and finds its task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastovms.params import Task
 
 def read_json(path: Path) -> dict[str, Any]:
     """Returns the JSON object in a file. Raises ConfigurationError if the file cannot be read, or
-    has no JSON object."""
+    is not a JSON object."""
     try:
         value = json.loads(path.read_bytes())
     except OSError as error:
@@ -40,8 +40,8 @@ def is_integer(value: object) -> bool:
 
 
 def first_integer(scopes: Sequence[dict[str, Any]], keys: Sequence[str]) -> int | None:
-    """Searches the objects in order and returns the first member in `keys` that is an integer; None
-    = not found."""
+    """Returns the first integer at one of `keys`, searching the objects in order; None = not
+    found."""
     values = (scope.get(key) for scope in scopes for key in keys)
     return next((value for value in values if is_integer(value)), None)
 
@@ -67,10 +67,10 @@ VISION_FILES: Final = (
     "openvino_detokenizer.xml",
     "config.json",
 )
-"""Files of a model that takes images. Some have more."""
+"""The files that every vision model has."""
 
 IMAGE_INDEX: Final = "model_index.json"
-"""The file that names the parts of a model that generates images."""
+"""The file that names the parts of an image generation model."""
 
 _FOREIGN_FILES: Final[Mapping[str, str]] = {
     "openvino_language_model.xml": "the language part of a larger model",
@@ -82,22 +82,22 @@ _FOREIGN_FILES: Final[Mapping[str, str]] = {
     "*.safetensors": "a PyTorch model; export it with optimum-cli export openvino",
     "pytorch_model*.bin": "a PyTorch model; export it with optimum-cli export openvino",
 }
-"""The contents of directories without an openvino_model.xml that are recognised."""
+"""Descriptions of well-known directories without an openvino_model.xml, by a file in them."""
 
 
 def check_files(model_dir: Path) -> None:
-    """Raises ConfigurationError when `model_dir` is not a directory of an exported model."""
+    """Raises ConfigurationError if `model_dir` is not the directory of an exported model."""
     check_required(model_dir, VISION_FILES if takes_images(model_dir) else REQUIRED_FILES)
 
 
 def check_draft_head_files(model_dir: Path) -> None:
-    """Raises ConfigurationError when `model_dir` is not a directory of an exported draft head. A
+    """Raises ConfigurationError if `model_dir` is not the directory of an exported draft head. A
     head needs no tokenizer."""
     check_required(model_dir, DRAFT_HEAD_FILES)
 
 
 def check_required(model_dir: Path, required: Sequence[str]) -> None:
-    """Raises ConfigurationError when `model_dir` has not these files of an exported model."""
+    """Raises ConfigurationError if `model_dir` lacks one of these files of an exported model."""
     if not model_dir.is_dir():
         if model_dir.exists():
             raise ConfigurationError(
@@ -119,7 +119,7 @@ def check_required(model_dir: Path, required: Sequence[str]) -> None:
 
 
 def takes_images(model_dir: Path) -> bool:
-    """Returns whether a directory holds a vision model, judged by its file names."""
+    """Returns whether a directory has a vision model, by its file names."""
     return (model_dir / "openvino_vision_embeddings_model.xml").is_file()
 
 
@@ -129,25 +129,25 @@ SPEECH_TASKS: Final[Mapping[str, Task]] = {
     "speecht5": Task.SPEECH_OUT,
     "kokoro": Task.SPEECH_OUT,
 }
-"""The tasks of models of speech, by their type."""
+"""The tasks of speech models, by `model_type`."""
 
 
 def speech_type(model_dir: Path) -> str:
-    """Returns the type of the model of speech in a directory, judged by its config.json, as a key
-    of `SPEECH_TASKS`; "" = a model of another kind."""
+    """Returns the type of a speech model, a key of `SPEECH_TASKS`, by its config.json; "" = not a
+    speech model."""
     config = read_optional(model_dir / "config.json")
     if not isinstance(config, dict):
         return ""
     kind = config.get("model_type")
     if kind in SPEECH_TASKS:
         return str(kind)
-    # Kokoro's config.json names no type: OpenVINO GenAI knows it by the table of its phonemes.
+    # Kokoro's config.json has no model_type: OpenVINO GenAI recognizes it by its phoneme table.
     return "kokoro" if isinstance(config.get("vocab"), dict) else ""
 
 
 def makes_images(model_dir: Path) -> bool:
-    """Returns whether a directory holds a model that generates images, which consists of several
-    models in directories of their own."""
+    """Returns whether a directory has an image generation model, whose parts are in
+    subdirectories."""
     return (model_dir / IMAGE_INDEX).is_file()
 
 
@@ -158,7 +158,8 @@ def graph_files(model_dir: Path) -> set[Path]:
 
 
 def graph_file(model_dir: Path) -> Path:
-    """Returns the graph file of the part that generates text or speech, or that denoises images."""
+    """Returns the graph file of the main part: the one that generates text or speech, or denoises
+    images."""
     if makes_images(model_dir):
         folders = (model_dir / name for name in ("transformer", "unet"))
         folder = next(filter(Path.is_dir, folders), model_dir / "unet")
@@ -172,25 +173,25 @@ def graph_file(model_dir: Path) -> Path:
 
 
 def weights_file(model_dir: Path) -> Path:
-    """Returns the weights file of the same part as `graph_file`."""
+    """Returns the weights file of the main part; see `graph_file`."""
     return graph_file(model_dir).with_suffix(".bin")
 
 
 def is_openvino_ir(path: Path) -> bool:
-    """Returns whether a file begins like an OpenVINO graph. For other files, OpenVINO would try all
-    its formats and print an error for each."""
+    """Returns whether a file begins like an OpenVINO graph. With other files, OpenVINO would try
+    all its formats and print an error for each."""
     with path.open("rb") as file:
         return re.search(rb"<net\s[^>]*\bversion=", file.read(4096)) is not None
 
 
 CLASSIFIER: Final = "ForSequenceClassification"
-"""The ending of the names of architectures that score texts."""
+"""The suffix of the architectures of rerankers."""
 
 LOGIT_SCORE: Final = Path("1_LogitScore", "config.json")
-"""The file in which sentence_transformers names the tokens whose logits are a reranker's score."""
+"""sentence_transformers' file with the tokens whose logits are a reranker's score."""
 
 STATES: Final = ("last_hidden_state", "token_embeddings", "sentence_embedding")
-"""The names of outputs that vectors are made of."""
+"""The names of outputs from which embeddings are computed."""
 
 LOGITS: Final = "logits"
 _NAMES: Final = re.compile(rb'names="([^"]*)"')
@@ -200,12 +201,12 @@ _REFUSED: Final[Mapping[str, str]] = {
     r"qwen\d+(_\d+)?_omni": "an Omni model ({}), which hears and speaks. Serve a vision model for "
     "images, and a Whisper or Qwen3-ASR model for speech",
 }
-"""Descriptions of models that no backend runs, by their `model_type`, a regular expression. Their
-files look like those of models that are served."""
+"""Descriptions of models that no backend can run although their files look supported, by
+`model_type` (a regular expression)."""
 
 
 def _check_kind(model_dir: Path) -> None:
-    """Raises ConfigurationError for a model of a kind that no backend runs."""
+    """Raises ConfigurationError for a kind of model that no backend can run."""
     config = read_optional(model_dir / "config.json")
     kind = str(config.get("model_type", "")) if isinstance(config, dict) else ""
     for pattern, what in _REFUSED.items():
@@ -214,11 +215,11 @@ def _check_kind(model_dir: Path) -> None:
 
 
 def find_task(model_dir: Path, wanted: str = "auto") -> Task:
-    """Returns the task that the operator has chosen, or that the model's files imply.
+    """Returns the operator's task, or the task that the model's files imply.
 
-    Rerankers that generate text, such as Qwen3's, look like generators, so the operator must name
-    their task unless sentence_transformers' settings of their score are there. Raises
-    ConfigurationError if the graph does not fit the chosen task, or any task.
+    Rerankers that generate text, such as Qwen3's, look like generative models, so the operator must
+    set their task unless sentence_transformers' score settings are there. Raises ConfigurationError
+    if the graph does not fit the chosen task, or any task.
     """
     _check_kind(model_dir)
     graph = graph_file(model_dir)
@@ -260,8 +261,8 @@ _LOGITS_PORT: Final = re.compile(
 
 
 def _gives_states(model_dir: Path, graph: Path) -> bool:
-    """Returns whether the output of a vision model has the width of a hidden state. Exports of
-    embedding models name it like logits."""
+    """Returns whether the output of a vision model has the width of a hidden state: exports of
+    embedding models name that output like logits."""
     config = read_optional(model_dir / "config.json")
     if not isinstance(config, dict) or (port := _LOGITS_PORT.search(graph.read_bytes())) is None:
         return False
@@ -291,7 +292,7 @@ def _likely(model_dir: Path, possible: set[Task]) -> Task:
 
 
 def _value_names(graph: Path) -> set[str]:
-    """Returns the names that a graph's inputs, outputs and other values have."""
+    """Returns the names of a graph's inputs, outputs and other values."""
     try:
         text = graph.read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Child processes, which may die: how they are started, limited, asked and ended.
+"""Child processes, which may crash: starting, limiting, calling and ending them.
 
 `python -m fastovms.backends.processes DESCRIPTOR PARENT_PID MODULE [ARGUMENT ...]` calls the
 function `serve` of the module with the connection to the parent and the arguments.
@@ -28,11 +28,11 @@ from fastovms.backends.dies_with_parent import die_with_parent
 from fastovms.errors import BackendUnavailable, FastovmsError
 
 _BUSY_FACTOR: Final = 10
-"""The factor on a limit of CPU time that gives the limit of wall time, since the machine may be
-busy."""
+"""The ratio of the limit of wall time to that of CPU time, since the machine may be busy."""
 
 NICENESS: Final = 5
-"""The nice value of processes that work for one request: on a busy machine, streams go first."""
+"""The nice value of processes that work for one request: on a busy machine, streams have
+priority."""
 
 _PR_SET_DUMPABLE: Final = 4
 
@@ -46,36 +46,36 @@ def set_soft_limit(limit: int, value: int) -> None:
 
 
 def limit_time(seconds: float) -> None:
-    """Limits this process. SIGPROF ends it after this number of further CPU seconds, or SIGALRM
-    after ten times as many seconds of wall time. 0 removes both limits."""
+    """Limits the run time of this process: SIGPROF ends it after this number of further CPU
+    seconds, or SIGALRM after ten times as many seconds of wall time. 0 removes both limits."""
     signal.setitimer(signal.ITIMER_PROF, seconds)
     signal.setitimer(signal.ITIMER_REAL, seconds * _BUSY_FACTOR)
 
 
 def limit_growth(num_bytes: int) -> None:
-    """Limits the address space that this process may have in addition to what it has now, and
-    prevents core dumps, because the process is expected to be killed at the limit."""
+    """Limits the address space of this process to its current size plus this many bytes. Disables
+    core dumps, because the process is expected to be killed at the limit."""
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     set_soft_limit(resource.RLIMIT_AS, size + num_bytes)
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def discard_stderr() -> None:
-    """Discards what this process writes to stderr, which may be a client's text."""
+    """Discards this process's output to stderr, which may contain a client's text."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def max_resident() -> int:
-    """Returns the most bytes of memory that this process has had."""
+    """Returns the peak resident memory of this process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 TRIAL_STACK: Final = 2 * 2**20
-"""Bytes of the stack in which grammars are tried: a JSON schema of the greatest depth needs a tenth
-of it."""
+"""The stack size in bytes for grammar trials: a JSON schema of the maximum depth needs a tenth of
+it."""
 
 _END_TIMEOUT: Final = 5.0
-"""Seconds in which a process must end after its connection is closed, before it is killed."""
+"""Seconds after the closing of its connection until a process is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +87,11 @@ class WorkerFailed:
 
 @dataclass(frozen=True, slots=True)
 class InputRefused:
-    """The answer of a model to values of a request that it cannot compute.
+    """A model's answer to request values that it cannot compute.
 
     Attributes:
         reason: the message for the client.
-        param: the field of the request at fault; None = not a single one.
+        param: the field of the request at fault; None = not a single field.
     """
 
     reason: str
@@ -99,14 +99,13 @@ class InputRefused:
 
 
 class ChildProcess:
-    """A module run as a process, with the other end of `connection`. The process ends when the
-    connection closes, does not receive the server's signals, and is killed together with its
-    children.
+    """A module running as a process, at the other end of `connection`. It ends when the connection
+    closes, does not receive the server's signals, and is killed together with its children.
 
     Args:
         arguments: the arguments of the module's function `serve`.
-        dies_with_thread: whether it is killed, even if it is stopped, when the thread that starts
-            it ends.
+        dies_with_thread: whether the process is killed, even if it is stopped, when the thread that
+            started it ends.
 
     Attributes:
         is_last: whether a `ProcessPool` ends it after its current use.
@@ -130,8 +129,8 @@ class ChildProcess:
         return self._process.pid
 
     def ask(self, message: object, what: str) -> Any:
-        """Sends a message and returns the answer. If the process ends instead, this is a
-        `WorkerFailed` that says so of `what`."""
+        """Sends a message and returns the answer. If the process ends instead, returns a
+        `WorkerFailed` whose reason names `what`."""
         try:
             send(self.connection, message)
             return receive(self.connection)
@@ -139,8 +138,8 @@ class ChildProcess:
             return WorkerFailed(f"{what} {self.close()}")
 
     def wait(self) -> str:
-        """Returns how the process ended, such as "was ended by SIGKILL", once its end of the
-        connection is closed."""
+        """Waits until the process ends, and returns how it ended, such as "was ended by
+        SIGKILL"."""
         try:
             code = self._process.wait(_END_TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -149,7 +148,7 @@ class ChildProcess:
         return exit_description(code)
 
     def close(self) -> str:
-        """Ends the process with its connection, and returns how it ended."""
+        """Closes the connection, which ends the process, and returns how it ended."""
         self.connection.close()
         return self.wait()
 
@@ -177,7 +176,7 @@ def exit_description(code: int) -> str:
 
 
 def send(connection: Connection[Any, Any], message: object) -> None:
-    """Sends a message for `receive`. Arrays in it are not copied because copying would hold the
+    """Sends a message for `receive`. Arrays in it are sent without a copy, which would hold the
     GIL."""
     buffers: list[pickle.PickleBuffer] = []
     head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
@@ -187,24 +186,26 @@ def send(connection: Connection[Any, Any], message: object) -> None:
 
 
 def receive(connection: Connection[Any, Any]) -> Any:
-    """Reads the next object from a process, as `send` has written it; blocks. Raises EOFError at
-    the end of the connection."""
+    """Returns the next object written by `send`; blocks. Raises EOFError at the end of the
+    connection."""
     num_buffers, head = pickle.loads(connection.recv_bytes())
     return pickle.loads(head, buffers=[connection.recv_bytes() for _ in range(num_buffers)])
 
 
 _CLOSE_TIMEOUT: Final = 2.0
-"""Seconds within which the code that uses a process must notice that the process was killed."""
+"""Seconds for which `ProcessPool.close` waits for callers to notice that their process was
+killed."""
 
 
 class ProcessPool:
-    """Processes of one kind, each used by one caller at a time. Thread-safe: a caller waits while
-    all are in use. A crash costs only what its process was asked for.
+    """A pool of processes, each used by one caller at a time. Thread-safe: a caller waits while all
+    are in use. A crash affects only the crashed process's caller.
 
     Args:
-        task: what they do, for messages, such as ("image", "decoded").
+        task: what the processes do, as (noun, participle) for messages, such as ("image",
+            "decoded").
         start: starts a process.
-        is_ready: whether the first is started at once. The others are when they are needed.
+        is_ready: whether to start the first process at once. Others are started when needed.
     """
 
     def __init__(
@@ -229,10 +230,10 @@ class ProcessPool:
 
     @contextmanager
     def process(self) -> Iterator[ChildProcess]:
-        """Yields an idle process. After an error that is not of this package it is ended, because
-        its next answers could not be trusted. Raises BackendUnavailable if no process can be
-        started, or the pool is closed; EOFError, ConnectionError or TimeoutError as the use of the
-        process does."""
+        """Yields an idle process. After an error that is not this package's, the process is ended,
+        because its next answers could not be trusted. Raises BackendUnavailable if no process can
+        be started or the pool is closed, and EOFError, ConnectionError or TimeoutError of the
+        use."""
         peer = self._idle.get()
         try:
             peer = peer or self._begin()
@@ -258,7 +259,7 @@ class ProcessPool:
             self._idle.put(peer)
 
     def close(self) -> None:
-        """Kills the processes, in a few seconds at most. Running calls fail, and later calls are
+        """Kills the processes, within a few seconds. Running calls fail, and later calls are
         refused."""
         with self._lock:
             self._is_closed = True
@@ -294,7 +295,8 @@ class ProcessPool:
 
 
 def main(argv: list[str]) -> None:
-    """Runs a module as a process, which ends with its function `serve` or its connection."""
+    """Runs a module as a process, which ends when its function `serve` returns or its connection
+    closes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     _, descriptor, parent_pid, module, *arguments = argv

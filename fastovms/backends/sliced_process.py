@@ -1,4 +1,4 @@
-"""Backends that compute in a process of their own, which runs in slices between engine steps."""
+"""Backends that compute in a separate process, which runs in slices between engine steps."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def start_process(module: str, load: object, info: type[Info]) -> tuple[ChildPro
 
     Args:
         module: the module of the process.
-        load: asks it to load a model from `load.model_dir`. The answer is an `info` or
-            `WorkerFailed`.
+        load: the message that asks it to load a model from `load.model_dir`. The answer is an
+            `info` or `WorkerFailed`.
     """
     # A stopped process could not exit by itself when its connection ends.
     process = ChildProcess(module, dies_with_thread=True)
@@ -52,23 +52,21 @@ def start_process(module: str, load: object, info: type[Info]) -> tuple[ChildPro
 
 
 class SlicedProcess(JobThread[JobT], Generic[JobT, Info]):
-    """A backend whose thread hands pieces of jobs to a process, one at a time.
+    """A backend whose thread passes pieces of jobs to a process, one at a time.
 
-    While engines have work, the process runs in slices between their steps: it is stopped by
-    SIGSTOP at the end of each slice and resumed at the beginning of the next, whatever it computes.
-    Clients take turns with their pieces. If the process dies, the job that it computed fails, and
-    another process is started.
+    While engines have work, the process runs only in slices between their steps: SIGSTOP stops it
+    at the end of each slice, at any point, and SIGCONT resumes it. Clients take turns with their
+    pieces. If the process dies, the current job fails, and another process is started.
 
-    The process is started on the thread that hands it pieces, and is killed when this thread ends,
-    even if it is stopped. Creating a backend takes seconds. Raises ConfigurationError if the model
-    cannot be loaded.
+    The process is started by the thread, and is killed when the thread ends, even if it is stopped.
+    Creating a backend takes seconds. Raises ConfigurationError if the model cannot be loaded.
     """
 
     items: ClassVar[str]
-    """The plural noun for its jobs, for messages."""
+    """The plural noun for the backend's jobs, for messages."""
 
     work: ClassVar[str]
-    """The verb for what its process does, for messages."""
+    """The verb for the process's work, for messages."""
 
     def __init__(
         self,
@@ -93,9 +91,9 @@ class SlicedProcess(JobThread[JobT], Generic[JobT, Info]):
 
     @abstractmethod
     def _compute(self, job: JobT) -> bool:
-        """Computes the next piece of a job by `_ask`. Returns whether more are left. Runs on the
-        thread. Raises EngineFailed if the piece cannot be computed, and InvalidField if the request
-        is at fault."""
+        """Computes the next piece of a job by `_ask`, on the thread. Returns whether more pieces
+        are left. Raises EngineFailed if the piece cannot be computed, and InvalidField if the
+        request is at fault."""
 
     def fail(self, reason: str) -> None:
         super().fail(reason)
@@ -153,11 +151,11 @@ class SlicedProcess(JobThread[JobT], Generic[JobT, Info]):
             self._waiting.add(job.client, job)
 
     def _ask(self, message: object, answer: type[Answer], on_part: Callable[[Any], None]) -> Answer:
-        """Returns the process's answer to a message. Raises EngineFailed if it is `WorkerFailed`,
-        InvalidField if it is `InputRefused`; _ProcessEnded if the process ends.
+        """Returns the process's answer to a message. Raises EngineFailed if the answer is
+        `WorkerFailed`, InvalidField if it is `InputRefused`, and _ProcessEnded if the process ends.
 
         Args:
-            on_part: is called with each other message that comes before the answer.
+            on_part: called with each message that comes before the answer.
         """
         self._num_running = 1
         try:
@@ -204,7 +202,7 @@ class SlicedProcess(JobThread[JobT], Generic[JobT, Info]):
             self._peer.send_signal(signal.SIGSTOP if is_stopped else signal.SIGCONT)
 
     def _revive(self, job: JobT, end: _ProcessEnded) -> None:
-        """Starts another process after one has ended with a job. Raises ConfigurationError if it
+        """Starts another process after one has died with a job. Raises ConfigurationError if it
         cannot be started."""
         exit_description = self._peer.close()
         if self._closing or self.failure is not None:

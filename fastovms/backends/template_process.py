@@ -1,7 +1,6 @@
-"""The process that renders the templates of clients, and slow renderings of the models' own
-templates.
+"""A process that renders clients' chat templates, and slow renderings of the models' own templates.
 
-A template may take any time and memory: it costs only this process.
+A template may use any amount of time and memory; its limits affect only this process.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from fastovms.text.budget import Budget, LimitExceeded, Limits, Malformed
 from fastovms.text.sandbox import Sandbox, make_environment
 
 _MAX_GROWTH: Final = 128 * 2**20
-"""The bytes that the process may have grown by before another takes its place."""
+"""The growth in bytes after which the process is replaced."""
 
 _MAX_COMPILED: Final = 8
 _MAX_REASON: Final = 1000
@@ -69,7 +68,7 @@ class _Renderer:
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Renders templates until the connection ends, or the process has grown."""
+    """Renders templates until the connection ends, or the process has grown too much."""
     limit_growth(MAX_MEMORY)
     discard_stderr()  # messages of the interpreter may contain a client's text
     os.nice(NICENESS)

@@ -1,4 +1,4 @@
-"""Renders templates in another process, which may die."""
+"""Renders templates in another process, which may be killed at its limits."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from fastovms.backends.processes import ChildProcess, ProcessPool
 from fastovms.text.budget import FULL, Budget, LimitExceeded, Limits
 
 MAX_MEMORY: Final = 2**30
-"""Bytes of address space that the process may have beyond what it has when it is ready."""
+"""The address space in bytes that the process may use beyond its initial size."""
 
 _PROCESS: Final = "fastovms.backends.template_process"
 _MARGIN: Final = 5.0
-"""Seconds beyond its limit in which the process must end."""
+"""Seconds beyond the time limit until the process is given up."""
 
 
 class RenderTask(NamedTuple):
-    """A template to render, and what that may take."""
+    """A template to render, with its variables and limits."""
 
     source: str
     variables: Mapping[str, Any]
@@ -28,13 +28,13 @@ class RenderTask(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """The end of a rendering.
+    """The result of a rendering.
 
     Attributes:
-        text: the prompt, or the text of the error.
+        text: the prompt, or the error message.
         error: the class of the error; None = no error.
-        left: the rest of the limits.
-        is_last: whether the process ends, because it has grown.
+        left: the unused part of the limits.
+        is_last: whether the process ends now, because it has grown too much.
     """
 
     text: str
@@ -44,8 +44,8 @@ class Answer(NamedTuple):
 
 
 class TemplateRenderer(ProcessPool):
-    """Renders templates in a process, which is started when it is needed. One thread renders, any
-    thread may call `close`."""
+    """Renders templates in a process that is started when needed. One thread renders; any thread
+    may call `close`."""
 
     def __init__(self, start: Callable[[], ChildProcess] | None = None) -> None:
         super().__init__(("template", "rendered"), start or partial(ChildProcess, _PROCESS))

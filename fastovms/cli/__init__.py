@@ -1,5 +1,5 @@
-"""Reads the command line: flags, environment variables and the commands that work on files.
+"""The command line: flags, environment variables, and commands that work on files.
 
-It builds the configuration and starts the server or another command. Defaults are declared in
-`config`.
+Builds the configuration and starts the server or another command. Defaults are declared in `config`
+and `server_config`.
 """

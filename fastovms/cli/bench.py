@@ -1,4 +1,4 @@
-"""`fastovms bench`: puts load on a server and reports its throughput and latencies."""
+"""`fastovms bench`: load-tests a server and reports its throughput and latencies."""
 
 from __future__ import annotations
 

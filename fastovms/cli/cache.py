@@ -1,4 +1,4 @@
-"""`fastovms cache`: lists or deletes the prompts that are cached on disk."""
+"""`fastovms cache`: lists or deletes the prompts in the prefix cache on disk."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def cache(parser: CommandParser) -> Run:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    """Lists or deletes. Raises ConfigurationError if the directory cannot be read, or its
-    files cannot be deleted."""
+    """Lists or deletes cached prompts. Raises ConfigurationError if the directory cannot be read,
+    or files cannot be deleted."""
     from fastovms.parts.prefix_cache.directory import FOLDER, delete_blocks, read_contents_by_model
     from fastovms.system.disk import state_directory
 
@@ -53,7 +53,8 @@ def _run(arguments: argparse.Namespace) -> None:
             models = {contents.model for contents in read_contents_by_model(directory)}
             if arguments.model is not None and arguments.model not in models:
                 raise ConfigurationError(
-                    f"{directory} has no prompts of a model {arguments.model}; it has those of: "
+                    f"{directory} has no prompts of the model {arguments.model}; it has prompts "
+                    f"of: "
                     f"{', '.join(sorted(models)) or 'no model'}"
                 )
             print(f"{delete_blocks(directory, arguments.model)} blocks deleted")

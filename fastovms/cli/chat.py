@@ -40,8 +40,8 @@ def chat(parser: CommandParser) -> Run:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Runs the chat, and returns the exit code. A model is downloaded here, not by the server, so
-    that its progress is shown."""
+    """Runs the chat, and returns the exit code. A missing model is downloaded here, not by the
+    server, so that the progress is shown."""
     from fastovms.parts.client import terminal
 
     given = client_settings(CHAT_FLAGS, arguments, TERMINAL.api_key, os.environ)

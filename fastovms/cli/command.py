@@ -1,4 +1,4 @@
-"""Code that all commands share: the parser of arguments, the signal handling, colours."""
+"""Helpers of all commands: the argument parser, signal handling, colours."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Final, NoReturn, TextIO
 USAGE_ERROR: Final = 2
 
 Run = Callable[[argparse.Namespace], int | None]
-"""Runs a command, given its arguments. It returns the exit code; None = 0."""
+"""A function that runs a command, given its arguments, and returns the exit code; None = 0."""
 
 
 class Stopped(SystemExit):
-    """A signal came before the server was started."""
+    """Raised when a signal arrives before the server has started."""
 
     def __init__(self, number: int) -> None:
         self.exit_code = 128 + number  # the convention of shells
@@ -21,7 +21,7 @@ class Stopped(SystemExit):
 
 
 def with_dashes(line: Sequence[str]) -> list[str]:
-    """Returns a line with dashes in the names of flags instead of underscores."""
+    """Returns a command line in which flags have dashes instead of underscores."""
     return [
         name.replace("_", "-") + separator + value if name.startswith("--") else argument
         for argument in line
@@ -30,11 +30,12 @@ def with_dashes(line: Sequence[str]) -> list[str]:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Prints errors in one line, without the usage, and names the flag that may be meant.
+    """An argument parser that prints errors in one line, without the usage, and suggests similar
+    flags.
 
     Attributes:
-        normalize: rewrites a line before it is parsed.
-        shows_all: whether the help shows all flags, or only those that are used most.
+        normalize: rewrites a command line before it is parsed.
+        shows_all: whether the help shows all flags, or only the most used ones.
     """
 
     normalize: Callable[[Sequence[str]], list[str]] = staticmethod(with_dashes)
@@ -54,6 +55,6 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def wants_colour(output: TextIO, environ: Mapping[str, str]) -> bool:
-    """Returns whether to write in colours: on a terminal that supports colours, unless NO_COLOR
+    """Returns whether to print in colours: on a terminal that supports them, unless NO_COLOR
     (https://no-color.org) is set."""
     return output.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"

@@ -1,8 +1,8 @@
-"""Settings from outside the command line: environment variables, as in Runpod's vLLM worker, and
-files of `vllm serve --config`.
+"""Settings from environment variables, as in Runpod's vLLM worker, and from files of `vllm serve
+--config`.
 
-The command line overrides VLLM_EXTRA_ARGS, which overrides other variables, which override the
-file. A variable that is empty counts as not set, as in the worker.
+Priority: the command line, then VLLM_EXTRA_ARGS, then other variables, then the file. An empty
+variable counts as not set, as in the worker.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ EXTRA_ARGUMENTS: Final = "VLLM_EXTRA_ARGS"
 _RESERVED: Final = frozenset(
     ("--host", "--port", "--api-key", "--model", "--config", "--help", "--hf-token")
 )
-"""Flags that have no variable of their own name: they have none in Runpod's worker, or
-huggingface_hub reads the variable itself (HF_TOKEN)."""
+"""Flags without an environment variable of their name: Runpod's worker has none, or huggingface_hub
+reads it itself (HF_TOKEN)."""
 
 _ZERO_IS_UNSET: Final = frozenset(("MAX_NUM_BATCHED_TOKENS",))
 
@@ -59,8 +59,8 @@ VARIABLES: Final[Mapping[str, str]] = {
     "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "--served-model-name",
     **{flag.variable: flag.name for flag in FLAGS if flag.variable},
 }
-"""The flags that variables set, by the variable. If two set the same value, the later one
-counts."""
+"""The flag that each environment variable sets. If two variables set the same flag, the later one
+in this order counts."""
 
 IGNORED: Final[Mapping[str, str]] = {
     "RAW_OPENAI_OUTPUT": "answers are always those of the API",
@@ -76,11 +76,11 @@ IGNORED: Final[Mapping[str, str]] = {
 
 
 class _Given(NamedTuple):
-    """A value outside the command line.
+    """A value from outside the command line.
 
     Attributes:
-        source: where it stands, for messages.
-        flag: the flag that it is for, in this server's or vLLM's spelling.
+        source: the variable, or the file and key, for messages.
+        flag: the flag that it sets, in this server's or vLLM's spelling.
     """
 
     source: str
@@ -89,15 +89,15 @@ class _Given(NamedTuple):
 
 
 class FoundSettings(NamedTuple):
-    """The settings of some values, and a line for each value that has no use."""
+    """Settings, and a line for each value that has no effect."""
 
     settings: Settings
     unused: list[str]
 
 
 def extra_arguments(environ: Mapping[str, str]) -> list[str]:
-    """Returns the flags in the variable `EXTRA_ARGUMENTS`. They override other variables and are
-    overridden by the command line. Raises ConfigurationError if the variable cannot be parsed."""
+    """Returns the flags in the environment variable `EXTRA_ARGUMENTS`. Raises ConfigurationError if
+    it cannot be parsed."""
     try:
         return shlex.split(environ.get(EXTRA_ARGUMENTS, ""))
     except ValueError as error:
@@ -105,9 +105,9 @@ def extra_arguments(environ: Mapping[str, str]) -> list[str]:
 
 
 def all_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    """Returns the settings of a command line, of the environment, and of the file that one of them
-    names. Earlier ones override later ones. Unused names of the environment and the file are added
-    to the arguments, as `unused`. Raises ConfigurationError if one of them is wrong."""
+    """Returns the settings of a command line, the environment and the file named by either; earlier
+    ones override later ones. Values without effect are added to the arguments as `unused`. Raises
+    ConfigurationError if a value is invalid."""
     variables = read_environment(environ)
     settings, arguments.unused = variables.settings, variables.unused
     if getattr(arguments, "modelfile", None) is not None:
@@ -124,7 +124,7 @@ def all_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> S
 
 
 def _read_modelfile(arguments: argparse.Namespace) -> FoundSettings:
-    """Returns the settings of a Modelfile of Ollama. Raises ConfigurationError if it is wrong."""
+    """Returns the settings of an Ollama Modelfile. Raises ConfigurationError if it is invalid."""
     from fastovms.cli.modelfile import read_modelfile  # few starts read such a file
 
     of_line = (arguments.model, arguments.model_path, arguments.source_model)
@@ -135,8 +135,8 @@ def _read_modelfile(arguments: argparse.Namespace) -> FoundSettings:
 
 
 def read_environment(environ: Mapping[str, str]) -> FoundSettings:
-    """Returns the settings from the environment. Raises ConfigurationError if a variable is wrong,
-    or asks for what this server does not do."""
+    """Returns the settings from the environment. Raises ConfigurationError if a variable is
+    invalid, or requests an unsupported feature."""
     found = _read(_given_variables(environ))
     given: dict[ConfigField, object] = {}
     for option in OVMS_OPTIONS:
@@ -152,8 +152,8 @@ def read_environment(environ: Mapping[str, str]) -> FoundSettings:
 
 
 def set_variables(environ: Mapping[str, str]) -> list[str]:
-    """Returns the names of the variables that set something where no flag does. A shell may have
-    one of them for another program."""
+    """Returns the names of the variables that take effect, to be logged: a shell may have set one
+    for another program."""
     known = [
         *KEY_VARIABLES,
         CONFIG_FILE,
@@ -182,9 +182,9 @@ def _parsed(name: str, parse: Callable[[str], object], value: str) -> object:
 
 
 def read_config_file(path: Path) -> FoundSettings:
-    """Returns the settings of a file of `vllm serve --config`: YAML, one object with a member for
-    each flag, its name written with dashes or underscores. Raises ConfigurationError if it cannot
-    be read, or a member is wrong."""
+    """Returns the settings of a file of `vllm serve --config`: a YAML object with flag names as
+    keys, with dashes or underscores. Raises ConfigurationError if the file cannot be read, or a key
+    or value is invalid."""
     import yaml  # few starts read such a file
 
     try:
@@ -204,8 +204,8 @@ def read_config_file(path: Path) -> FoundSettings:
 
 
 def _read(given: Iterable[_Given]) -> FoundSettings:
-    """Returns the settings of values, of which later ones go before earlier ones. Raises
-    ConfigurationError if one is wrong."""
+    """Returns the settings of several values; later ones override earlier ones. Raises
+    ConfigurationError if one is invalid."""
     settings, unused = Settings(), []
     parser = None
     for source, flag, value in given:
@@ -225,18 +225,18 @@ def _read(given: Iterable[_Given]) -> FoundSettings:
 
 
 class _FlagParser(argparse.ArgumentParser):
-    """Parses one flag at a time, and raises where it is wrong."""
+    """Parses one flag at a time, and raises ConfigurationError if it is invalid."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigurationError(re.sub(r"^argument \S+: ", "", message))
 
     def read(self, source: str, flag: str, value: object) -> argparse.Namespace:
-        """Returns the parsed flag. Raises ConfigurationError if there is no such flag, or the value
-        is wrong.
+        """Returns the parsed flag. Raises ConfigurationError if the flag is unknown or the value
+        invalid.
 
         Args:
-            source: where the flag and its value stand.
-            value: a text, or what YAML has.
+            source: the variable, or the file and key, for messages.
+            value: a string, or a YAML value.
         """
         known = self._option_string_actions
         name = ALIASES.get(flag, flag)
@@ -248,7 +248,7 @@ class _FlagParser(argparse.ArgumentParser):
             raise ConfigurationError(f"{source} {error}") from None
 
     def _line(self, flag: str, value: object) -> list[str]:
-        """Returns the flag and its value as a command line has them."""
+        """Returns the flag and its value as words of a command line."""
         if flag in SWITCHES or ALIASES.get(flag) in SWITCHES or f"--no-{flag[2:]}" in SWITCHES:
             is_on = value if isinstance(value, bool) else BOOLEANS.get(str(value).lower())
             if is_on is None:

@@ -1,4 +1,4 @@
-"""Runs the command of another package."""
+"""Runs commands that other packages define."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fastovms.extensions import COMMANDS, faults_named, load_extensions
 
 
 def run_extension(line: Sequence[str]) -> int | None:
-    """Runs the command that the first word of a line names, and returns its exit code; None = no
-    package has that command. Raises ConfigurationError if the package does not define a command, or
-    the command does not return an exit code; and the errors of the command."""
+    """Runs the command named by the first word, and returns its exit code; None = no package has
+    that command. Raises ConfigurationError if the package defines it wrongly or the exit code is
+    invalid, and all errors of the command."""
     for extension in load_extensions(COMMANDS, line[0]):
         parser = CommandParser(prog=f"fastovms {line[0]}", allow_abbrev=False)
         with faults_named(extension.entry):

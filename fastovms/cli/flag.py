@@ -1,4 +1,4 @@
-"""A flag of the command line, and the types of flags that only the command line has."""
+"""Command-line flags, and value types that only flags have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fastovms.setting import FLAGS, SettingFlag, json_object
 
 
 def boolean(value: str) -> bool:
-    """Reads a boolean as Runpod's worker reads its environment."""
+    """Parses a boolean as Runpod's worker parses its environment variables."""
     parsed = BOOLEANS.get(value.lower())
     if parsed is None:
         raise argparse.ArgumentTypeError(f"must be true or false, not {value!r}")
@@ -41,13 +41,13 @@ def media_limits(value: str) -> object:
 
 @dataclass(frozen=True, kw_only=True)
 class Flag(SettingFlag):
-    """A command-line flag and the field that it sets."""
+    """A command-line flag and the setting that it sets."""
 
     field: ConfigField
 
     @property
     def shown_default(self) -> str:
-        """The default in words; "" = not shown."""
+        """The default as shown in the help; "" = not shown."""
         default = self.field.default
         if default in (None, "", (), {}) or "(default: " in self.help:
             return ""
@@ -57,7 +57,7 @@ class Flag(SettingFlag):
 
     @property
     def dest(self) -> str:
-        """The name of the value in argparse; flags of one field share it."""
+        """The flag's attribute name in argparse; flags of one setting share it."""
         return f"{self.field} {self.member}"
 
     def add_to(self, group: argparse._ArgumentGroup, *, hidden: bool = False) -> None:
@@ -90,7 +90,7 @@ class Flag(SettingFlag):
         return Settings({self.field: tuple(value) if self.repeats else value})
 
     def _merged(self, values: Iterable[Mapping[str, object]]) -> dict[str, object]:
-        """Returns one mapping. Raises ConfigurationError if two have different values of a key."""
+        """Merges mappings. Raises ConfigurationError if two have different values for a key."""
         merged: dict[str, object] = {}
         for key, value in (item for each in values for item in each.items()):
             if merged.setdefault(key, value) != value:
@@ -99,7 +99,7 @@ class Flag(SettingFlag):
 
 
 def flags_of(section: type[Any]) -> list[Flag]:
-    """Returns the flags that the fields of a section declare."""
+    """Returns the flags that the fields of a configuration section declare."""
     found: list[Flag] = []
     group = ""
     for known in fields(section):
@@ -114,7 +114,7 @@ def flags_of(section: type[Any]) -> list[Flag]:
 def groups_of(
     titles: Iterable[str], sections: Iterable[type[Any]]
 ) -> Mapping[str, tuple[Flag, ...]]:
-    """Returns the flags of sections by the titles of their groups, in the order of the help."""
+    """Returns the flags of sections by group title, in the order of the help."""
     groups: dict[str, list[Flag]] = {title: [] for title in titles}
     flags = [flag for section in sections for flag in flags_of(section)]
     for flag in sorted(flags, key=lambda flag: bool(flag.after)):
@@ -125,8 +125,8 @@ def groups_of(
 
 
 def settings_of(flags: Iterable[Flag], arguments: argparse.Namespace) -> Settings:
-    """Returns the settings from the flags that were given. Raises ConfigurationError if two flags
-    set the same key of a mapping to different values."""
+    """Returns the settings of the flags that were given. Raises ConfigurationError if two flags set
+    the same key of a mapping to different values."""
     settings = Settings()
     for flag in flags:
         given = flag.settings_of(arguments)
@@ -152,8 +152,8 @@ def client_settings(
     key: ConfigField,
     environ: Mapping[str, str],
 ) -> Settings:
-    """Returns the settings from the flags, and the environment's OPENAI_API_KEY if they set no
-    key."""
+    """Returns the settings of the flags. `key`, if no flag sets it, comes from the environment's
+    OPENAI_API_KEY."""
     given = settings_of(flags, arguments)
     value = environ.get("OPENAI_API_KEY", "").strip()
     if value and key not in given.given:

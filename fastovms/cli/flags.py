@@ -1,4 +1,4 @@
-"""The flags of `serve`, from the sections of the configuration."""
+"""The flags of `serve`, generated from the sections of the configuration."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def add_flags(
     """Adds the groups of flags with the given titles.
 
     Args:
-        common: group of the flags that are used most; None = all flags are in their own groups.
+        common: the group of the most used flags; None = all flags are in their own groups.
         shows_all: whether the help shows the flags outside `common`.
     """
     for title, flags in GROUPS.items():

@@ -1,5 +1,5 @@
-"""Command lines of OVMS, vLLM, llama.cpp and Ollama: their flags in the parser, and their spelling;
-what is meant where a flag is unknown."""
+"""Accepts command lines of OVMS, vLLM, llama.cpp and Ollama: adds their flags to the parser, and
+suggests flags for unknown ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PREFIX: Final = "unused "
 
 
 def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds flags of other servers without showing them in the help."""
+    """Adds the flags of other servers, without showing them in the help."""
     hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     for flag in FOREIGN_FLAGS:
         options: dict[str, Any] = {"type": flag.parse}
@@ -46,7 +46,7 @@ def add_foreign_flags(parser: argparse.ArgumentParser) -> None:
 
 
 class _RefusedSwitch(argparse.BooleanOptionalAction):
-    """Refuses a switch that is on, with what to do instead."""
+    """Refuses a switch that is on; the error names the alternative."""
 
     def __call__(
         self,
@@ -62,7 +62,7 @@ class _RefusedSwitch(argparse.BooleanOptionalAction):
 
 
 class _Refusal(argparse.Action):
-    """Refuses a flag with an error that names the replacement."""
+    """Refuses a flag; the error names the alternative."""
 
     def __call__(
         self,
@@ -76,7 +76,7 @@ class _Refusal(argparse.Action):
 
 
 def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
-    """Returns the values of the given flags without effect, by name."""
+    """Returns the values of the given flags of other servers, by name."""
     return {
         name.removeprefix(_PREFIX): value
         for name, value in vars(arguments).items()
@@ -85,7 +85,7 @@ def given_flags(arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def mapped_flags(arguments: argparse.Namespace) -> Settings:
-    """Returns the settings of those that stand for flags of this server."""
+    """Returns the settings for those flags of other servers that have a counterpart here."""
     given, settings = given_flags(arguments), Settings()
     for flag in FOREIGN_FLAGS:
         if flag.settings is not None and flag.name in given:
@@ -96,8 +96,7 @@ def mapped_flags(arguments: argparse.Namespace) -> Settings:
 def unused_flags(
     arguments: argparse.Namespace, used: Collection[str] = frozenset()
 ) -> Iterable[str]:
-    """Returns a line for each flag that was given but has no effect. Flags in `used` are
-    skipped."""
+    """Returns a line for each given flag that has no effect, except those in `used`."""
     given = given_flags(arguments)
     for flag in FOREIGN_FLAGS:
         if flag.reason is None or flag.name not in given or flag.name in used:
@@ -116,7 +115,7 @@ ALIASES: Final[Mapping[str, str]] = {
     },
     **OTHER_NAMES,
 }
-"""Other servers' names for flags that mean the same here."""
+"""Other servers' names of flags that exist here."""
 
 _API_KEY: Final = "--api-key"
 _OF_MODELS: Final = ("--model", "--model-path", "--source-model", "--config-path")
@@ -125,7 +124,7 @@ MODES: Final = ("--pull", "--list-models", "--configure")
 """Switches of OVMS for commands other than serving."""
 
 _NO: Final = "--no-"
-"""The beginning of the name of a switch that is off."""
+"""The prefix of switches that are off."""
 
 _ANYWHERE: Final = "0.0.0.0"
 _ADDRESSES: Final = frozenset(("--host", "--rest-bind-address", "--listen", "--uds"))
@@ -142,19 +141,21 @@ SWITCHES: Final = frozenset(
 
 
 def normalize_serve(line: Sequence[str]) -> list[str]:
-    """Normalizes a line of `serve`: as `normalize`, with --api-key before each of several keys."""
+    """Normalizes a command line of `serve`: as `normalize`, and repeats --api-key before each of
+    several keys."""
     return _with_keys_apart(normalize(line))
 
 
 def normalize(line: Sequence[str], *, has_short_names: bool = True) -> list[str]:
     """Normalizes a command line: underscores become dashes (`--max_num_seqs`), other servers' names
-    become flags, and switches with a value (`--allow_credentials true`) become switches.
+    become this server's flags, and switches with a value (`--allow_credentials true`) become
+    switches.
 
-    With `--rest_port` the line is treated as OVMS's: `--port` is for gRPC, and the default address
-    is every interface.
+    With `--rest_port` the line is OVMS's: `--port` is then for gRPC, and the default address is
+    every interface.
 
     Args:
-        has_short_names: whether short flags, such as `-tp`, become long ones.
+        has_short_names: whether short flags, such as `-tp`, are converted to long ones.
     """
     if has_short_names:
         line = [_long(argument) for argument in line]
@@ -184,7 +185,7 @@ def normalize(line: Sequence[str], *, has_short_names: bool = True) -> list[str]
 
 
 def _split(argument: str) -> tuple[str, str | None]:
-    """Returns the name of a flag, with dashes, and its value after "="."""
+    """Returns the name of a flag, with dashes, and its value after "="; None = no value."""
     if not argument.startswith("--"):
         return argument, None
     name, separator, value = argument.partition("=")
@@ -192,7 +193,7 @@ def _split(argument: str) -> tuple[str, str | None]:
 
 
 def _long(argument: str) -> str:
-    """Returns the long form of a short flag, `-tp`, `-tp=2` or `-O3`."""
+    """Returns the long form of a short flag such as `-tp`, `-tp=2` or `-O3`."""
     name, separator, value = argument.partition("=")
     if name in SHORT_NAMES:
         return f"{SHORT_NAMES[name]}{separator}{value}"
@@ -202,8 +203,8 @@ def _long(argument: str) -> str:
 
 
 def _with_keys_apart(line: Sequence[str]) -> list[str]:
-    """Writes --api-key before each of several keys, which vLLM accepts after a single flag. If no
-    model is named before, the second word may be the model and is kept."""
+    """Repeats --api-key before each of several keys, which vLLM accepts after a single flag. If no
+    model is named before, the second word may be the model and is left unchanged."""
     has_model = line[:1] != [] and not line[0].startswith("-")
     has_model |= any(argument.partition("=")[0] in _OF_MODELS for argument in line)
     apart: list[str] = []
@@ -220,8 +221,8 @@ def _switch(name: str, value: str) -> str:
 
 
 def explain_unknown(arguments: Sequence[str], known: Iterable[str]) -> str:
-    """Returns the message about arguments that a command does not have. `known` are the flags that
-    it has."""
+    """Returns the error message about unknown arguments, with suggestions from the `known`
+    flags."""
     flags = [argument.partition("=")[0] for argument in arguments if argument.startswith("-")]
     if not flags:
         several = "; several models are --model NAME=MODEL each"

@@ -1,10 +1,9 @@
-"""The tables of flags and commands of OVMS, vLLM, llama.cpp and Ollama that this server lacks.
+"""Tables of flags and commands of OVMS, vLLM, llama.cpp and Ollama that this server does not have.
 
-A flag without use is accepted, so that a command line need not change, and is named in one line of
-the log; a wrong value is refused. A flag that would change answers is refused, with what to do
-instead. vLLM's flags are those of 0.27.1, as listed by Runpod's worker, and the flags that vLLM
-has removed since 0.9; flags added since 0.27.1 are unknown. llama.cpp's flags are those of
-llama-server as of November 2026.
+A flag without effect is accepted, so that command lines need not change, and is logged; an invalid
+value is refused. A flag that would change answers is refused, with the alternative. vLLM's flags
+are those of 0.27.1, as listed by Runpod's worker, and flags that vLLM has removed since 0.9; newer
+flags are unknown. llama.cpp's flags are llama-server's as of November 2026.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from fastovms.setting import choice, integer, json_object, name_of, number, path
 
 
 class ForeignFlag(NamedTuple):
-    """A flag without use.
+    """A flag that is accepted without effect, or mapped to settings.
 
     Attributes:
-        parse: reads its value; None = a switch, with a `--no-` form.
-        reason: why the flag has no use; None = only neutral values are accepted.
-        neutral: values without an effect, which are not logged.
-        settings: returns the settings that a value stands for, if this server has them.
+        parse: parses its value; None = a switch, with a `--no-` form.
+        reason: why the flag has no effect; None = only neutral values are accepted.
+        neutral: values that would have no effect in the other server either; these are not logged.
+        settings: returns the settings that correspond to a value, if this server has them.
     """
 
     name: str
@@ -48,7 +47,7 @@ class ForeignFlag(NamedTuple):
 
 
 def _speculative_config(value: str) -> dict[ConfigField, object]:
-    """Reads vLLM's JSON object: drafts come of a model, or of earlier text."""
+    """Parses vLLM's JSON object: drafts come from a draft model or from earlier text."""
     config = json_object(value)
     method, model = config.get("method"), config.get("model")
     if "ngram" in (method, model) or method == "suffix":
@@ -71,11 +70,11 @@ def _spec_model(value: str) -> dict[ConfigField, object]:
 
 
 def _without_use(reason: str, names: str, switches: str = "") -> tuple[ForeignFlag, ...]:
-    """Returns flags without use for one reason.
+    """Returns flags without effect, all for the same reason.
 
     Args:
-        names: the flags with a value, without leading dashes, separated by blanks.
-        switches: the flags without a value. Only a switch that is on is logged.
+        names: the flags with a value, without leading dashes, separated by spaces.
+        switches: the flags without a value. A switch is logged only if it is on.
     """
     return (
         *(ForeignFlag(f"--{name}", text, reason) for name in names.split()),
@@ -92,7 +91,7 @@ _ADAPTERS: Final = "adapters are served as --lora-modules, --max-loras and --max
 
 
 def reader_of(kind: Kind) -> Callable[[str], object]:
-    """Returns a parser of the values of an option of OpenVINO Model Server."""
+    """Returns a parser for values of an option of OpenVINO Model Server."""
     match kind:
         case Integer(low, high):
             return integer(low, high)
@@ -325,7 +324,7 @@ REFUSED_SWITCHES: Final = frozenset(
         "--offline",
     )
 )
-"""The flags above that are switches without a value. A switch that is off has no effect."""
+"""Those of the flags above that are switches. A switch that is off has no effect."""
 
 VLLM_NAMES: Final = (
     "--allow-credentials", "--allowed-headers", "--allowed-local-media-path",
@@ -338,11 +337,11 @@ VLLM_NAMES: Final = (
     "--response-role", "--revision", "--root-path", "--ssl-certfile", "--ssl-keyfile", "--task",
     "--tool-call-parser", "--trust-request-chat-template", "--uds",
 )  # fmt: skip
-"""The flags of vLLM that this server has, too, as vLLM calls them."""
+"""vLLM's names of flags that this server has, too."""
 
 
 def _context(value: str) -> dict[ConfigField, object]:
-    """Reads the length of the context; 0 = the model's."""
+    """Parses a context length; 0 = the model's."""
     return {ENGINE.max_model_len: integer(0)(value) or None}
 
 
@@ -352,7 +351,7 @@ def _cache_type(value: str) -> dict[ConfigField, object]:
 
 
 def on_off(value: str) -> str:
-    """Reads a switch of llama.cpp, which may come without a value: on."""
+    """Parses a switch of llama.cpp, which may have no value: on."""
     return choice("on", "off", "auto")(value)
 
 
@@ -376,8 +375,8 @@ def _float(value: str) -> float:
 
 
 def _recommended(member: str, off: float | None = None) -> Callable[[str], object]:
-    """Returns a reader of a sampling parameter that requests have by default. `off` is the value
-    that stands for none."""
+    """Returns a parser for a default sampling parameter of requests. `off` is the value that
+    disables the parameter."""
 
     def read(value: str) -> dict[ConfigField, object]:
         parsed = _float(value)
@@ -390,7 +389,7 @@ def _recommended(member: str, off: float | None = None) -> Callable[[str], objec
 
 
 def _only(off: float) -> Callable[[str], object]:
-    """Returns a reader that takes the value that switches a sampler off."""
+    """Returns a parser that accepts only the value that disables a sampler."""
 
     def read(value: str) -> float:
         parsed = _float(value)
@@ -404,7 +403,7 @@ def _only(off: float) -> Callable[[str], object]:
 
 
 def _switch_for(field: ConfigField, value: object) -> Callable[[bool], dict[ConfigField, object]]:
-    """Returns the settings of a switch that sets a field."""
+    """Returns a function that returns the settings of a switch for a field."""
     return lambda is_on: {field: value} if is_on else {}
 
 
@@ -523,7 +522,7 @@ _LLAMA_REFUSED: Final[Mapping[str, str]] = {
     "--path": "the server has a page of its own, and serves no other files",
 }  # fmt: skip
 REFUSED_FLAGS: Final[Mapping[str, str]] = {**VLLM_REFUSED, **_LLAMA_REFUSED}
-"""Flags that change answers or the access of clients and have no counterpart here, with advice."""
+"""Flags without a counterpart that would change answers or access, and the alternative for each."""
 
 FOREIGN_FLAGS: Final = OVMS_FLAGS + VLLM_FLAGS + LLAMA_FLAGS
 
@@ -621,7 +620,7 @@ SHORT_NAMES: Final[Mapping[str, str]] = {
     "-ub": "--ubatch-size",
     "-v": "--verbose",
 }
-"""Short forms of other servers."""
+"""Short flags of other servers, and their long forms."""
 
 OTHER_COMMANDS: Final[Mapping[str, str]] = {
     "run": "chat MODEL chats in the terminal, serve MODEL serves a model",
@@ -640,4 +639,4 @@ OTHER_COMMANDS: Final[Mapping[str, str]] = {
     "download": "pull ORG/NAME downloads a model",
     "update": "pull --overwrite-models ORG/NAME downloads a model again",
 }
-"""Commands of Ollama, vLLM and others, with the counterpart of each."""
+"""Commands of Ollama, vLLM and others, and the counterpart of each."""

@@ -1,4 +1,4 @@
-"""Writes the flags of a line into a graph file of OVMS, for `--configure`."""
+"""Writes the flags of a command line to an OVMS graph file, for `--configure`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HELD: Final = tuple(
     for option in OVMS_OPTIONS
     if (option.flag and (option.graph or option.device_property)) or option.pipeline_property
 )
-"""The fields that a graph can hold, in an option or in plugin_config."""
+"""The settings that a graph can hold, in an option or in plugin_config."""
 
 _DEFAULTS: Final[Mapping[Task, Mapping[str, object]]] = {
     Task.TEXT_GENERATION: {"device": "CPU", "enable_prefix_caching": True},
@@ -37,16 +37,16 @@ _DEFAULTS: Final[Mapping[Task, Mapping[str, object]]] = {
     Task.IMAGES: {"device": "CPU"},
     Task.SPEECH_OUT: {"target_device": "CPU"},
 }
-"""Defaults of flags whose defaults differ from OVMS's defaults for graphs."""
+"""Defaults that differ from OVMS's defaults for graphs, by task."""
 
 HELD_FLAGS: Final = frozenset(option.flag for option in _HELD)
 """Flags whose values a graph can hold."""
 
 
 def write_graph(arguments: argparse.Namespace) -> Path:
-    """Writes the flags about the model in --model-path into a graph file, which is overwritten, and
-    returns its path. Raises ConfigurationError if the model does not exist, or a flag about the
-    model cannot be written into a graph."""
+    """Writes the model flags to a graph file in --model-path, replacing an existing one, and
+    returns its path. Raises ConfigurationError if the model does not exist, or a flag has no place
+    in a graph."""
     folder: Path | None = arguments.model_path
     if folder is None:
         raise ConfigurationError("--configure needs --model-path")
@@ -62,7 +62,7 @@ def write_graph(arguments: argparse.Namespace) -> Path:
 
 
 def _task(asked: str, folder: Path, gguf: str | None) -> Task:
-    """Returns the task of the model: the requested one, or the one that its files imply."""
+    """Returns the requested task, or the task that the model's files imply."""
     if asked != "auto":
         return Task(asked)
     if gguf is not None:
@@ -74,14 +74,14 @@ def _task(asked: str, folder: Path, gguf: str | None) -> Task:
 
 
 class _Place(NamedTuple):
-    """The place of a flag's value in a graph: an option, or a property of plugin_config."""
+    """Where a graph holds a setting: in an option, or in a property of plugin_config."""
 
     option: str
     property: str = ""
 
 
 def _places(task: Task) -> dict[ConfigField | str, _Place]:
-    """Returns the places by field or, for ignored flags of OVMS, by flag."""
+    """Returns the places by setting or, for ignored flags of OVMS, by flag."""
     if task is Task.TEXT_GENERATION:
         return {
             option.field or option.flag: _Place(
@@ -101,7 +101,7 @@ def _places(task: Task) -> dict[ConfigField | str, _Place]:
 
 
 def _model(folder: Path, gguf: str | None) -> str:
-    """Returns where the model is, from the directory."""
+    """Returns the model's path relative to its directory."""
     if not folder.is_dir():
         raise ConfigurationError(f"--model-path must be the directory of a model, not {folder}")
     names = MODEL_FILES if gguf is None else (gguf,)
@@ -111,10 +111,10 @@ def _model(folder: Path, gguf: str | None) -> str:
 
 
 def _options(given: Mapping[ConfigField | str, Any], folder: Path, task: Task) -> dict[str, Any]:
-    """Returns the node's options.
+    """Returns the node options of the graph.
 
     Args:
-        given: values by field or, for ignored flags of OVMS, by flag.
+        given: values by setting or, for ignored flags of OVMS, by flag.
     """
     places = _places(task)
     for flag in FLAGS:
@@ -132,7 +132,7 @@ def _options(given: Mapping[ConfigField | str, Any], folder: Path, task: Task) -
         else:
             properties[place.property] = given[key]
     for name in ("tool_parser", "reasoning_parser", "pooling"):
-        if options.get(name) == "auto":  # in a graph, auto is the absence of the option
+        if options.get(name) == "auto":  # in a graph, auto is expressed by leaving out the option
             del options[name]
     if (draft := options.get("draft_models_path")) is not None:
         options["draft_models_path"] = _draft(draft, folder)
@@ -141,8 +141,8 @@ def _options(given: Mapping[ConfigField | str, Any], folder: Path, task: Task) -
 
 
 def _draft(draft: Path, folder: Path) -> str:
-    """Returns the path of the draft model relative to `folder`. OVMS stores a downloaded one there
-    as ORG-NAME."""
+    """Returns the path of the draft model relative to `folder`, where OVMS stores a downloaded
+    draft model as ORG-NAME."""
     name = path_from(folder, draft) if draft.exists() else str(draft).replace("/", "-")
     if not (folder / name).exists():
         raise ConfigurationError(f"--draft-model: neither {draft} nor {folder / name} exists")
@@ -150,7 +150,7 @@ def _draft(draft: Path, folder: Path) -> str:
 
 
 def _shown(option: str, value: Any, kind: Kind) -> str:
-    """Returns a value in protobuf's text format."""
+    """Returns an option's value in protobuf's text format."""
     if isinstance(value, tuple):  # width and height of images
         value = show_picture_size(value)
     if isinstance(kind, Integer):

@@ -1,5 +1,4 @@
-"""The command line: finds the command, whose module is imported then, parses the line and runs
-it."""
+"""The entry point of the command line: finds and imports the command, parses the line, runs it."""
 
 from __future__ import annotations
 
@@ -27,8 +26,8 @@ class Command(NamedTuple):
     """A command of this server.
 
     Attributes:
-        entry: "module:function" in `fastovms.cli`. The function adds the arguments to a parser and
-            returns what runs the command, as that of another package's command does.
+        entry: "module:function" in `fastovms.cli`. The function adds the command's arguments to a
+            parser, and returns the function that runs the command.
         help: the purpose of the command, in one line.
     """
 
@@ -62,7 +61,7 @@ _COMMAND_LINES: Final = {
 """Commands of other servers that are flags here."""
 
 _OF_THE_PROGRAM: Final = ("-h", "--help", "--version")
-"""Flags that a line may begin with instead of a command."""
+"""Flags that may come first instead of a command."""
 
 _HELP_ALL: Final = ("--help-all", "--help_all", "--help=")
 
@@ -71,12 +70,12 @@ _NEAR: Final = 0.7
 
 _FAILURE: Final = 1
 _OUTPUT_CLOSED: Final = 128 + signal.SIGPIPE
-"""The exit code that shells have for a program whose output is not read."""
+"""The exit code of shells for a program whose output pipe was closed."""
 
 
 def with_command(line: Sequence[str]) -> list[str]:
-    """Returns a line that begins with a command of this server, or with a flag of the program.
-    Without a command, `serve` is added."""
+    """Returns the command line, with `serve` added if it does not begin with a command or a program
+    flag."""
     first = line[0] if line else ""
     if first == "help":
         return with_command([*line[1:2], "--help"])
@@ -88,7 +87,7 @@ def with_command(line: Sequence[str]) -> list[str]:
 
 
 def check_first_word(word: str) -> None:
-    """Raises ConfigurationError if the first word of a line is neither a command nor a model."""
+    """Raises ConfigurationError if the first word is neither a command nor a model."""
     is_name = not word.startswith("-") and "/" not in word and "=" not in word
     if not is_name or word in (*COMMANDS, *_COMMAND_LINES, "help") or Path(word).exists():
         return
@@ -105,8 +104,8 @@ def check_first_word(word: str) -> None:
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Returns the parsed arguments of a line. Their attribute `command` is the function that runs
-    them. Ends the process if the line is invalid or asks for help."""
+    """Returns the parsed arguments; their attribute `command` is the function that runs the
+    command. Exits if the line is invalid or asks for help."""
     name, *line = with_command(argv)
     if name not in COMMANDS:
         program_parser().parse_args([name, *line])
@@ -125,8 +124,8 @@ def define(name: str, parser: CommandParser) -> Run:
 
 
 def program_parser() -> CommandParser:
-    """Returns the parser of lines that begin with a flag of the program. It knows the names of
-    commands, not their arguments."""
+    """Returns the parser of lines that begin with a program flag. It knows the commands' names, but
+    not their arguments."""
     parser = CommandParser(
         prog="fastovms",
         description="OpenAI-compatible LLM server for OpenVINO models. Without a command, serve is "
@@ -158,9 +157,9 @@ def run() -> NoReturn:
         signal.signal(number, _leave)
     code = main()
     if any(thread is not threading.main_thread() for thread in threading.enumerate()):
-        # A thread may still be in native code, loading a model or hanging: an orderly end of the
-        # interpreter would free what that code uses. A thread of a pool may wait for a disk that
-        # does not answer, and the interpreter would wait for that thread.
+        # A thread may still run native code, and an orderly exit of the interpreter would free
+        # memory that this code uses. The interpreter would also wait for pool threads that are
+        # blocked by a disk.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -168,8 +167,8 @@ def run() -> NoReturn:
 
 
 def _open_standard_streams() -> None:
-    """Opens the standard streams that are missing, so that their descriptors are not used for
-    sockets, which libuv would refuse."""
+    """Opens missing standard streams, so that sockets do not get their descriptors: libuv would
+    refuse such sockets."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -205,8 +204,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (EngineFailed, RequestFailed, StateFailed) as error:
         return _complain(error, _FAILURE)
     except BrokenPipeError:
-        # A reader such as head has closed the output. The interpreter flushes the rest at exit,
-        # which would fail again: discard it.
+        # The reader, such as head, has closed the pipe. Discard the rest, which the interpreter
+        # would flush at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _OUTPUT_CLOSED
 

@@ -1,4 +1,4 @@
-"""Reads Ollama's Modelfiles: each line becomes a flag of `serve`."""
+"""Reads Ollama Modelfiles: each instruction becomes a flag of `serve`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PARAMETERS: Final = {
     "presence_penalty": "--presence-penalty",
     "frequency_penalty": "--frequency-penalty",
 }
-"""The flags of parameters."""
+"""The flag for each Ollama parameter."""
 
 _SAMPLER: Final = "this sampler is not supported"
 _MEMORY: Final = "OpenVINO places the model"
@@ -38,14 +38,15 @@ _UNUSED_PARAMETERS: Final = {
     "penalize_newline": "penalties count all tokens",
     **dict.fromkeys(["tfs_z", "typical_p", "mirostat", "mirostat_tau", "mirostat_eta"], _SAMPLER),
 }
-"""Why further parameters of Ollama are not used."""
+"""Ollama's parameters that are ignored, and the reason for each."""
 
 _UNUSED: Final = {
     "RENDERER": "the chat template renders the prompt",
     "PARSER": "see --tool-parser",
     "REQUIRES": "it names a version of Ollama",
 }
-"""Why further instructions are not used. LICENSE is not among them: it affects no answer."""
+"""Instructions that are ignored, and the reason for each. LICENSE is ignored silently: it affects
+no answer."""
 
 _INSTRUCTIONS: Final = (
     *("FROM", "PARAMETER", "TEMPLATE", "SYSTEM", "ADAPTER", "MESSAGE", "LICENSE"),
@@ -66,7 +67,7 @@ class Instruction(NamedTuple):
 
 
 class Flag(NamedTuple):
-    """A flag and its value, and where it comes from, for messages."""
+    """A flag, its value, and its line in the Modelfile, for messages."""
 
     source: str
     name: str
@@ -79,7 +80,7 @@ class Modelfile:
 
     Attributes:
         flags: in order; later ones override earlier ones.
-        unused: a line for each instruction or parameter that is not used.
+        unused: a line for each instruction or parameter that has no effect.
     """
 
     flags: list[Flag] = field(default_factory=list)
@@ -88,8 +89,8 @@ class Modelfile:
 
 def read_modelfile(path: Path, *, has_model: bool = False) -> Modelfile:
     """Reads a Modelfile. Paths in it are relative to its directory. Raises ConfigurationError, with
-    the number of the line, if it cannot be read, or an instruction is invalid or would change
-    answers if it was left out.
+    the line number, if the file cannot be read, or an instruction is invalid or cannot be ignored
+    because it changes answers.
 
     Args:
         has_model: whether the command line names the model, instead of FROM.
@@ -105,8 +106,9 @@ def read_modelfile(path: Path, *, has_model: bool = False) -> Modelfile:
 
 
 def instructions(text: str, source: str) -> Iterator[Instruction]:
-    """Yields the instructions of a Modelfile. A value in quotes, or in three of them, may have
-    several lines. Raises ConfigurationError if a line has no instruction, or a quote has no end."""
+    """Yields the instructions of a Modelfile. A value in single or triple double-quotes may have
+    several lines. Raises ConfigurationError if a line has no instruction, or a quote is not
+    closed."""
     lines = text.splitlines()
     number = 0
     while number < len(lines):
@@ -142,13 +144,13 @@ def instructions(text: str, source: str) -> Iterator[Instruction]:
 
 
 def _first_word(text: str) -> tuple[str, str]:
-    """Returns the first word of a text, and the rest without the blanks around it."""
+    """Returns the first word of a string, and the rest, stripped."""
     word, *rest = text.split(None, 1) or [""]
     return word, rest[0].strip() if rest else ""
 
 
 class _Reader:
-    """Turns instructions into flags."""
+    """Converts instructions to flags."""
 
     def __init__(self, path: Path, *, has_model: bool) -> None:
         self._path = path
@@ -180,7 +182,8 @@ class _Reader:
                 role, _, content = value.partition(" ")
                 if role not in _ROLES or not content.strip():
                     raise self._error(
-                        line, f"MESSAGE must be {', '.join(_ROLES)} and a text, not {value[:60]!r}"
+                        line,
+                        f"MESSAGE must be {', '.join(_ROLES)} and a string, not {value[:60]!r}",
                     )
                 self._messages.append({"role": role, "content": content.strip()})
 

@@ -1,4 +1,4 @@
-"""The modes of OVMS's command line other than serving: they download and list models, and edit its
+"""The modes of OVMS's command line other than serving: downloading and listing models, and editing
 configuration files."""
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_mode(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Runs what the flags of OVMS's command line ask for instead of a server."""
+    """Runs the mode that a flag of OVMS's command line selects instead of serving."""
     if arguments.pull:
         _pull(arguments, settings)
     elif arguments.list_models:
@@ -52,7 +52,7 @@ def run_mode(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _pull(arguments: argparse.Namespace, settings: Settings) -> None:
-    """Downloads the model and its draft model, if any, as OVMS's `--pull` does."""
+    """Downloads the model and its draft model, if any, like OVMS's `--pull`."""
     if arguments.source_model is None:
         raise ConfigurationError("--pull needs --source-model")
     logging.basicConfig(level="INFO", format="%(message)s")
@@ -68,8 +68,8 @@ def _pull(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _configure(arguments: argparse.Namespace) -> None:
-    """Writes a graph file and prints its path. Environment variables are not written to it; the
-    server reads them."""
+    """Writes a graph file and prints its path. Environment variables are not included; the server
+    reads them."""
     logging.basicConfig(level="WARNING", format="%(message)s")
     from fastovms.cli.graph_writer import HELD_FLAGS, write_graph
 
@@ -94,8 +94,7 @@ def _add_to_config(arguments: argparse.Namespace, settings: Settings) -> None:
 
 
 def _warn_of_left_out(arguments: argparse.Namespace, reason: str, *used: ConfigField) -> None:
-    """Warns about model flags that a command ignores, except the task, which follows from the
-    model's files."""
+    """Warns about model flags that a mode ignores, except --task, which the model's files imply."""
     given = read_flags(arguments).only(*MODEL_SECTIONS).given
     for flag in FLAGS:
         if flag.field in given and flag.field not in (*used, ENCODER.task):
@@ -109,8 +108,8 @@ def _remove_from_config(arguments: argparse.Namespace) -> None:
 
 
 def _list_to_edit(arguments: argparse.Namespace, flag: str, given: Path | bool) -> Path:
-    """Returns the model list to edit, named by the flag or by --config-path. `given` is the flag's
-    path, or True if it has none."""
+    """Returns the path of the model list to edit, named by the flag or by --config-path. `given` is
+    the flag's path, or True if it has none."""
     beside: Path | None = arguments.config_path
     if isinstance(given, bool):
         if beside is None:
@@ -147,13 +146,14 @@ def list_models(root: Path) -> list[str]:
 
 
 def add_model(config: Path, name: str, base_path: Path, group: object = None) -> None:
-    """Adds a model to a list, or changes the one of that name. Raises ConfigurationError if the
+    """Adds a model to a list, or replaces the entry of that name. Raises ConfigurationError if the
     list cannot be read or written.
 
     Args:
         base_path: relative to the working directory or, if it does not exist there, to the list's
             directory, as paths in a list are.
-        group: the models that are loaded and unloaded together with it; None = not given.
+        group: the name of the group of models that are loaded and unloaded together; None = not
+            set.
     """
     path, root = _read(config, may_be_new=True)
     models = [model for model in root["model_config_list"] if _name(model) != name]
@@ -199,7 +199,7 @@ def _read(config: Path, *, may_be_new: bool) -> tuple[Path, dict[str, Any]]:
 
 
 def _name(model: object) -> object:
-    """Returns the name of an entry of either list."""
+    """Returns the model's name in an entry, in either format of a list."""
     config = model.get("config", model) if isinstance(model, dict) else None
     return config.get("name") if isinstance(config, dict) else None
 

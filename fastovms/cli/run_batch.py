@@ -1,4 +1,4 @@
-"""`fastovms run-batch`: answers a file of requests without a server."""
+"""`fastovms run-batch`: answers a batch file without a server."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 def _take_paths(arguments: argparse.Namespace) -> tuple[Path, Path]:
-    """Returns the input and output file of `batch`, and leaves the model among the arguments as for
-    `serve`. Raises ConfigurationError if a file is missing, or there are too many arguments."""
+    """Returns the input and output file, and leaves the model among the arguments as for `serve`.
+    Raises ConfigurationError if a file is missing, or there are too many arguments."""
     given = (arguments.input_file, arguments.output_file)
     named = [arguments.first, arguments.second, arguments.model]
     if (given[0] is None) != (given[1] is None):

@@ -1,4 +1,4 @@
-"""`fastovms serve`: the models and the settings of a command line, and the server."""
+"""`fastovms serve`: determines the models and settings, and runs the server."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def _run(arguments: argparse.Namespace) -> int | None:
         return None
     try:
         _serve(arguments, settings)
-    except Stopped:  # the signal handler's exception: an orderly end
+    except Stopped:  # raised by the signal handler: exit in order
         return 0
     return None
 
 
 def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
-    """Adds the modes of OVMS's command line other than serving."""
+    """Adds the flags for OVMS's modes other than serving."""
     hidden = argparse.SUPPRESS
     switch = argparse.BooleanOptionalAction
     for mode in MODES:
@@ -88,8 +88,8 @@ def _add_ovms_modes(parser: argparse.ArgumentParser) -> None:
 
 
 def add_serving_arguments(parser: argparse.ArgumentParser, *, shows_all: bool) -> None:
-    """Adds the model, all flags of serve and those of other servers. `shows_all` says whether the
-    help shows all flags or only those that are used most."""
+    """Adds the model, all flags of `serve` and those of other servers. `shows_all` is whether the
+    help shows all flags or only the most used ones."""
     parser.add_argument(
         "model",
         metavar="MODEL",
@@ -152,7 +152,7 @@ def add_serving_arguments(parser: argparse.ArgumentParser, *, shows_all: bool) -
     if not shows_all:
         hidden = f"More flags are in --help-all: models, {', '.join(GROUPS)}."
         parser.epilog = f"{hidden} {parser.epilog or ''}"
-    # OVMS's other spellings of a flag.
+    # OVMS's other spellings of the flag.
     parser.add_argument("--model-path", type=path, help=argparse.SUPPRESS)
     parser.add_argument("--source-model", type=text, help=argparse.SUPPRESS)
     parser.add_argument("--gguf-filename", type=text, help=argparse.SUPPRESS)
@@ -210,15 +210,15 @@ def _sources(
 
 
 def _unnamed(arguments: argparse.Namespace, settings: Settings, root: Path | None) -> ModelSource:
-    """Returns the model to serve if the flags name none: the environment's, or one of the
-    repository by name, as OVMS does, or the demo model."""
+    """Returns the model to serve if no flag names one: the environment's, or one of the repository
+    by name, as in OVMS, or the demo model."""
     if SOURCE.location not in settings.given and root is not None and arguments.names:
         return ModelSource(str(root / arguments.names[0]))
     return settings.section(ModelSource)
 
 
 def _in_repository(location: Path, root: Path | None) -> str:
-    """Returns the path of a model, which may be relative to the repository."""
+    """Returns a model's path, which may be given relative to the repository."""
     if root is not None and not location.exists() and (root / location).exists():
         return str(root / location)
     return str(location)
@@ -230,8 +230,8 @@ def server_config(
     model_list: Path | None = None,
     read_models: ReadList | None = None,
 ) -> ServerConfig:
-    """Returns the configuration. The first call takes some seconds, because OpenVINO is
-    imported."""
+    """Returns the server's configuration. The first call takes some seconds, because it imports
+    OpenVINO."""
     from fastovms.app.serve import ServerConfig
 
     return ServerConfig.of(models, settings, model_list=model_list, read_models=read_models)
@@ -266,10 +266,10 @@ def _serve(arguments: argparse.Namespace, settings: Settings) -> None:
 def _compile_ahead(
     models: Sequence[ModelSource], settings: Settings
 ) -> tuple[EarlyCompilation | None, BoundSockets | None]:
-    """Begins to compile a single model while the rest of the server is imported, once the server
-    has its addresses. Returns the model and the sockets; None if there are several models, if the
-    model must be downloaded, or if it is loaded on demand. Raises ConfigurationError if an address
-    is not available."""
+    """Starts to compile a single model while the rest of the server is imported, after binding the
+    server's addresses. Returns the compilation and the sockets; (None, None) if there are several
+    models, or the model must be downloaded or is loaded on demand. Raises ConfigurationError if an
+    address is not available."""
     policies = [model.residency for model in models]
     if len(models) != 1 or settings.section(ResidencyConfig).loads_on_demand(policies):
         return None, None

@@ -37,7 +37,7 @@ _ACTIONS: Final = {
         {"place": f"source: {_PLACE}", "to": f"target: {_PLACE}"},
     ),
 }
-"""The actions of the command: summary, description and arguments."""
+"""The subcommands: summary, description and arguments."""
 
 _READERS: Final = {"place": text, "to": text, "file": path}
 
@@ -68,8 +68,8 @@ def state(parser: CommandParser) -> Run:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Runs the action and returns the exit code. Raises ConfigurationError if a path is
-    invalid, or a server uses the directory; StateFailed if a state cannot be read or written."""
+    """Runs the subcommand and returns the exit code. Raises ConfigurationError if a path is invalid
+    or a server uses the directory, and StateFailed if a state cannot be read or written."""
     from fastovms.parts.state_transfer import copy_rows, export, rows_in_file, rows_of
 
     with ExitStack() as stack:
@@ -110,7 +110,7 @@ def _check(state: OpenState) -> int:
 
 
 def _faults(state: OpenState) -> Iterator[str]:
-    """Yields a line for each fault in a state."""
+    """Yields a line for each inconsistency in a state."""
     from fastovms.parts.state_transfer import corrupt_rows, rows_of
 
     yield from state.faults()
@@ -120,7 +120,7 @@ def _faults(state: OpenState) -> Iterator[str]:
 
 
 def _counter(stack: ExitStack, source: RowSource) -> Callable[[int], object]:
-    """Returns a callback that shows the number of finished rows on a terminal."""
+    """Returns a callback that shows the number of copied rows on a terminal."""
     from tqdm import tqdm
 
     bar = stack.enter_context(tqdm(total=source.num_rows(), unit=" rows", disable=None))

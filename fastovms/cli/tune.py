@@ -1,4 +1,4 @@
-"""`fastovms tune`: measures how a model runs fastest on this machine, for `serve`."""
+"""`fastovms tune`: measures the fastest settings of a model on this machine, for `serve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The measurements and the report of `fastovms tune`: the fastest way to run a model here."""
+"""Measures the fastest way to run a model on this machine, and formats the report of `fastovms
+tune`."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ from fastovms.text.tokenizer import Tokenizer
 _WIDTH: Final = 100
 
 _NUM_COMPARED: Final = 512
-"""Tokens of the text by which exactness is measured."""
+"""The number of tokens of the text used to measure exactness."""
 
 _LEGEND: Final = (
     "Tokens a second; speed is that of a mixed load. Exactness of prompts on a short English text, "
@@ -40,7 +41,7 @@ _LEGEND: Final = (
 
 
 def measure(source: ModelSource, repository: RepositoryConfig) -> str:
-    """Measures the model, for up to minutes, and returns a report to print. Raises
+    """Measures a model, for up to minutes, and returns the report to print. Raises
     ConfigurationError if the model is unknown, the device cannot run it, or the machine is too
     busy."""
     model = ModelFinder.of(repository, os.environ).find(source)
@@ -59,18 +60,18 @@ def measure(source: ModelSource, repository: RepositoryConfig) -> str:
 
 
 def _prose() -> str:
-    """Returns some hundred words of English that are always at hand."""
+    """Returns some hundred words of English: docstrings of this package."""
     return "\n".join(
         inspect.getdoc(each) or each.__name__ for each in (EngineConfig, SamplingParams)
     )
 
 
 def render(report: TuningReport, qualities: Mapping[str, Quality], *, is_used: bool) -> str:
-    """Returns a table, medians of all rounds, and what follows from it.
+    """Returns a table with the medians of all rounds, and the conclusions.
 
     Args:
-        qualities: the exactness of each way to run the model, where it is known.
-        is_used: whether the flags let a start go by what was measured.
+        qualities: the exactness of each way to run the model, if known.
+        is_used: whether the flags let `serve` use the measurements.
     """
     header = [
         "",
@@ -104,7 +105,7 @@ def render(report: TuningReport, qualities: Mapping[str, Quality], *, is_used: b
 
 
 def _advice(report: TuningReport) -> list[str]:
-    """Returns further facts for the table of measurements, from `bench/results/performance.md`."""
+    """Returns lines of advice that explain the measurements; see `bench/results/performance.md`."""
     paragraphs = []
     if not report.finding.name.endswith("f32 cache"):  # with an f32 cache there is only one choice
         paragraphs.append(

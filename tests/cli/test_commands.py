@@ -26,7 +26,7 @@ def test_cache_ls_and_clear_show_and_delete_blocks(
     assert main(["cache", "ls", *where]) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[-1] == "one"
     assert main(["cache", "clear", "nosuch", *where]) == 2
-    assert "has no prompts of a model nosuch" in capsys.readouterr().err
+    assert "has no prompts of the model nosuch" in capsys.readouterr().err
     assert main(["cache", "clear", *where]) == 0
     assert capsys.readouterr().out.split() == ["1", "blocks", "deleted"]
 

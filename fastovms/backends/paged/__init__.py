@@ -1,4 +1,4 @@
 """Runs models with this project's own engine: loads and tunes a model, and serves requests with it.
 
-It combines the model, the draft model and the grammars; steps are made in `fastovms.engine`.
+Combines the model, the draft model and grammars; `fastovms.engine` computes the steps.
 """

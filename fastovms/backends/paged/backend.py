@@ -1,4 +1,4 @@
-"""Backend over this project's own engine: serves requests with a loaded model."""
+"""The backend of this project's own engine: serves requests with a loaded model."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SharedCores:
-    """Shared by the models of one process so that they do not compute at the same time.
+    """State shared by the models of one process so that they do not compute at the same time.
 
     Attributes:
         engines: counts the working engines; watched by `turn`.
-        turn: makes engines' steps and encoders' slices take turns.
-        leaving: threads that still prepare something for a backend that was closed.
+        turn: alternates engine steps and encoder slices.
+        leaving: threads that still prepare kernels for a closed backend.
     """
 
     engines: ActiveEngines
@@ -71,20 +71,20 @@ class SharedCores:
 
     @classmethod
     def create(cls) -> Self:
-        """Returns the shared state for the models of a new process."""
+        """Returns new shared state, for the models of a process."""
         engines = ActiveEngines()
         return cls(engines, ComputeTurn(engines))
 
     def wait_until_left(self) -> None:
-        """Waits for the threads that keep closed models in memory. Each of them finishes its
-        current piece of work first."""
+        """Waits for the threads that keep closed models in memory. Each finishes its current piece
+        of work first."""
         while self.leaving:
             self.leaving.pop().join()
 
 
 class AdditionalCache(NamedTuple):
-    """A second cache, which holds as many tokens as that of the model and shares its memory.
-    `allocate` reserves the cache for a number of tokens."""
+    """A second KV cache with as many tokens as the model's, which shares its memory budget.
+    `allocate` reserves it for a number of tokens."""
 
     bytes_per_token: float
     allocate: Callable[[int], None]
@@ -97,8 +97,8 @@ def reserve_cache(
     config: EngineConfig,
     available: int | None,
 ) -> int:
-    """Reserves the cache of a model, and a further one for the same number of tokens. Returns the
-    number of blocks of the first cache. Raises ConfigurationError if not even one block fits.
+    """Reserves the KV cache of a model, and a further one for the same number of tokens. Returns
+    the number of blocks of the first cache. Raises ConfigurationError if not even one block fits.
 
     Args:
         available: free memory in bytes, for a cache of automatic size; None = ask the system.
@@ -162,16 +162,16 @@ def reserve_cache(
 
 
 class IdleMemory:
-    """Manages memory while the engine is idle: commits cache memory in advance, then releases the
-    memory of mapped model files. The files are checked again whenever the used part of the cache
-    has doubled, because OpenVINO reads weights again for new step sizes."""
+    """Manages memory while the engine is idle: commits cache memory in advance, then releases
+    resident pages of mapped model files. The files are released again whenever the used part of the
+    cache has doubled, because OpenVINO reads weights again for new step sizes."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._next_look = 0
 
     def tidy(self, num_used_blocks: int) -> bool:
-        """Does one piece of work, of some milliseconds. Returns whether there was any.
+        """Does one piece of work, which takes some milliseconds. Returns whether there was any.
         `num_used_blocks` is the number of cache blocks that have been written."""
         if self._model.commit_ahead(num_used_blocks):
             return True
@@ -187,49 +187,50 @@ _CLOSE_TIMEOUT = 10.0
 """Seconds to wait for the running step when the backend is closed."""
 
 _MAX_WAIT_FOR_REST = 5.0
-"""Seconds that a piece of preparation waits for the engines to rest, unless it says otherwise."""
+"""The default maximum seconds for which a piece of preparation waits for idle engines."""
 
 _MAX_UNDELIVERED_STEPS = 8
-"""The maximum number of steps by which the engine may be ahead of the event loop. More steps would
-only queue tokens that cannot be sent yet."""
+"""The maximum number of steps by which the engine may be ahead of the event loop. Further tokens
+could not be sent yet."""
 
 
 class WaitForRequests(Protocol):
-    """Delays work that makes a model faster, so that requests go first."""
+    """Delays optional work that makes a model faster, so that requests go first."""
 
     def __call__(self, delay: float, patience: float = _MAX_WAIT_FOR_REST, /) -> bool:
-        """Waits for `delay` seconds, then until no engine works, but no longer than `patience`
+        """Waits for `delay` seconds, then until no engine works, but for at most `patience` more
         seconds. Returns whether the backend is still open."""
 
 
 class BackendExtension:
-    """An extension of a paged backend by a part. This class adds nothing. Each method is called
-    once, on the event loop's thread unless its docstring says otherwise."""
+    """The interface by which a part extends a paged backend; the methods of this base class do
+    nothing. Each method is called once, on the event loop's thread, unless its docstring says
+    otherwise."""
 
     def start(self, backend: PagedBackend) -> None:
         """Called before the engine's thread starts."""
 
     def wrap(self, engine: SteppedEngine) -> SteppedEngine:
-        """Returns the engine to step instead of `engine`."""
+        """Returns the engine to use instead of `engine`."""
         return engine
 
     def begin_request(self, request: GenerationRequest) -> Callable[[], None] | None:
-        """Returns the callback for the end of a request, or None; called for each request. Raises
+        """Called for each request. Returns a callback for its end, or None. Raises
         BackendUnavailable if the request cannot be computed any more."""
         return None
 
     def add_stats(self, stats: BackendStats) -> BackendStats:
-        """Returns the statistics with those of the part; called after each step, on the engine's
+        """Returns the statistics with this part's added; called after each step, on the engine's
         thread."""
         return stats
 
     def prepare(self, may_go_on: WaitForRequests) -> None:
-        """Makes the model faster that is being served. Runs in a thread of its own once the engine
-        is warm, after the `prepare` of earlier extensions. `may_go_on` is to be called before each
-        piece of work."""
+        """Makes the model faster while it serves requests. Runs in a separate thread once the
+        engine is warm, after the `prepare` of earlier extensions. Must call `may_go_on` before each
+        piece of work, and return if that returns False."""
 
     def end(self, *, is_in_order: bool) -> None:
-        """Called on the engine's thread at its end. `is_in_order` says whether the engine has not
+        """Called on the engine's thread at its end. `is_in_order` is False if the engine has
         failed."""
 
     def close(self) -> None:
@@ -237,7 +238,7 @@ class BackendExtension:
 
 
 class Grammars(ABC):
-    """Makes grammars ready for the engine."""
+    """Compiles and checks grammars for the engine."""
 
     @property
     @abstractmethod
@@ -245,7 +246,7 @@ class Grammars(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Called before the first grammar comes."""
+        """Called before the first grammar is compiled."""
 
     @abstractmethod
     async def compile(self, grammar: Grammar, client: str) -> Grammar:
@@ -253,7 +254,7 @@ class Grammars(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the work that `start` began."""
+        """Ends the work begun by `start`."""
 
 
 class BackendParts(NamedTuple):
@@ -263,7 +264,7 @@ class BackendParts(NamedTuple):
         engine: the extensions of the engine.
         grammars: compiles grammars; None = grammars are refused.
         extensions: the extensions of the backend, in the order in which they are called.
-        further_cache: shares the memory for the cache; None = no further cache.
+        further_cache: a second KV cache that shares the memory budget; None = none.
         cores: the cores shared with the other models; None = not shared.
     """
 
@@ -276,7 +277,7 @@ class BackendParts(NamedTuple):
 
 
 class PagedBackend:
-    """Implements `GenerationBackend` over `Engine`.
+    """Implements `GenerationBackend` with `Engine`.
 
     The engine thread receives commands, runs steps, and passes each step's outputs to the loop with
     one `call_soon_threadsafe`. While the loop decodes them, the thread runs the next inference
@@ -330,7 +331,7 @@ class PagedBackend:
         *,
         available: int | None = None,
     ) -> Self:
-        """Reserves the cache of a loaded model; its context shrinks to what the cache can hold.
+        """Reserves the cache of a loaded model, and limits its context to what the cache can hold.
 
         Args:
             available: free memory in bytes, for a cache of automatic size; None = ask the system.
@@ -525,7 +526,7 @@ class PagedBackend:
 
     async def call_and_wait(self, function: Callable[[], None]) -> None:
         """Calls a function on the engine's thread, between two steps, and returns afterwards.
-        Raises BackendUnavailable if the engine ends before."""
+        Raises BackendUnavailable if the engine ends first."""
         done = asyncio.Event()
 
         def call() -> None:

@@ -1,4 +1,4 @@
-"""Runs processes that prepare faster code for a model while it serves requests."""
+"""Runs processes that prepare faster kernels for a model while it serves requests."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fastovms.backends.processes import ChildProcess, WorkerFailed, receive, sen
 
 _RUN: Final = 0.1
 _PAUSE: Final = 0.1
-"""Seconds for which a process runs and is stopped in turn while engines work. With one client and
-with 32, a process that always ran and took what these left of two cores, which was half a core,
-cost them 5 and 16 % of their throughput; with a niceness of 10 it took 0.8, and cost 21 %."""
+"""The seconds for which the process alternately runs and is stopped while engines work. On two
+cores, a process that ran all the time at the lowest priority got half a core, and cost 1 and 32
+clients 5 and 16 % of their throughput; at nice value 10 it got 0.8 cores, and cost 21 %."""
 
 _NICENESS: Final = 10
 _LONGER_PAUSE: Final = 0.4
-"""Seconds for which a process runs and is stopped in turn once it was left too little CPU time: it
-then gets a tenth of a core even if others need it, too."""
+"""The same for a process that got too little CPU time: it then gets a tenth of a core even if
+others need the core."""
 
 _PATIENCE: Final = 60.0
 _LEAST_SHARE: Final = 0.05
-"""The seconds after which a process counts as left too little if it got less than this share of a
-core."""
+"""A process got too little CPU time if it had less than `_LEAST_SHARE` of a core over this many
+seconds."""
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
@@ -39,9 +39,9 @@ def run_preparation(
     message: object = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Any:
-    """Runs `serve` of a module as a process, and sends it a message. Returns its answer, a
-    `WorkerFailed` if it has ended without one, or None if the backend is closed. The process takes
-    what others leave of the processor, or, if that is too little, is started again and gets a
+    """Runs `serve` of a module as a process, and sends it a message. Returns the answer, a
+    `WorkerFailed` if the process ended without one, or None if the backend is closed. The process
+    runs at the lowest priority; if it gets too little CPU time, it is restarted with a fixed
     share."""
     for is_patient in (True, False):
         try:

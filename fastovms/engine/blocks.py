@@ -1,18 +1,18 @@
-"""Owns the KV blocks: reference counts, prefix cache, eviction of the least recently used.
+"""Manages the KV blocks: reference counts, prefix cache, eviction of the least recently used.
 
 A block is in exactly one of these states:
 
-* in use: `ref_count > 0`, listed in at least one block table;
-* cached: `ref_count == 0`, but the prefix cache still finds its content. Cached blocks are kept in
-  the order in which they will be evicted;
-* free: `ref_count == 0`, and its content is not needed.
+- in use: `ref_count > 0`, listed in at least one block table;
+- cached: `ref_count == 0`, but its content can still be found in the prefix cache. Cached blocks
+  are kept in eviction order;
+- free: `ref_count == 0`, and its content is not needed.
 
-Free blocks that were used before are taken first. The kernel commits the memory of the others when
-they are first written, so the cache grows only when it must.
+Free blocks that were used before are allocated first. The kernel commits the memory of a block when
+it is first written, so the cache grows only when it must.
 
-The prefix cache is a tree flattened into one dictionary. A full block is found under (node of the
-block before it, its tokens), and finding it yields its own node. Nodes are never reused, so equal
-keys mean equal token prefixes: no hash is used, so none can collide.
+The prefix cache is a tree, flattened into one dictionary. A full block is stored under (node of the
+previous block, its tokens), and has a node of its own. Nodes are never reused, so equal keys mean
+equal token prefixes: no hash is used, so no collision is possible.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ROOT = 0
 """The root of the prefix tree: the parent node of the first block of every sequence."""
 
 LONG_ROOT = -1
-"""The root for sequences whose positions are rotated as those of long texts (see `long_rope`):
-their blocks hold other keys for the same tokens."""
+"""The root for sequences with the RoPE of long contexts (see `long_rope`): their blocks hold other
+keys for the same tokens."""
 
 _ROOTS = (ROOT, LONG_ROOT)
 
@@ -38,7 +38,7 @@ class OutOfBlocks(Exception):
 
 
 class PrefixMatch(NamedTuple):
-    """The longest cached prefix.
+    """The longest cached prefix of a prompt.
 
     Attributes:
         node: the node of the last block.
@@ -58,13 +58,13 @@ class _CacheEntry(NamedTuple):
 def _key(parent_node: int, token_ids: array[int], salt: bytes) -> tuple[int, bytes]:
     """Returns the key of a block in the prefix cache. Only the key of the first block contains the
     salt; later blocks are distinguished by their parent. Tokens have a fixed width, so a salt
-    cannot be confused with one."""
+    cannot be mistaken for tokens."""
     tokens = token_ids.tobytes()
     return parent_node, tokens + salt if parent_node in _ROOTS else tokens
 
 
 class BlockManager:
-    """Hands out blocks of `block_size` tokens, numbered from 0."""
+    """Allocates blocks of `block_size` tokens, numbered from 0."""
 
     def __init__(
         self, num_blocks: int, block_size: int, *, enable_prefix_caching: bool = True
@@ -79,11 +79,11 @@ class BlockManager:
         self._entries: dict[tuple[int, bytes], _CacheEntry] = {}
         self._keys: dict[int, tuple[int, bytes]] = {}
         self._nodes = count(ROOT + 1)
-        self._tenants: dict[int, set[str]] = {}  # by findable block, the tenants that have used it
+        self._tenants: dict[int, set[str]] = {}  # the tenants that have used each registered block
 
     @property
     def num_touched_blocks(self) -> int:
-        """The number of blocks that have ever been allocated. They have the lowest numbers."""
+        """The number of blocks that have ever been allocated; these have the lowest numbers."""
         return self._num_touched
 
     @property
@@ -104,8 +104,8 @@ class BlockManager:
             block_id = self._num_touched
             self._num_touched += 1
         elif self._cached:
-            # Blocks after it in the tree can no longer be found, because nodes are never reused.
-            # They are not searched for, but evicted in turn.
+            # Its descendants in the tree can no longer be found, because nodes are never reused.
+            # They are evicted in turn.
             block_id, _ = self._cached.popitem(last=False)
             del self._entries[self._keys.pop(block_id)]
             self._tenants.pop(block_id, None)
@@ -148,9 +148,9 @@ class BlockManager:
         self, token_ids: array[int], salt: bytes = b"", root: int = ROOT, tenant: str = ""
     ) -> PrefixMatch:
         """Finds the longest cached prefix of full blocks that leaves at least one token to compute,
-        among those registered with `salt` below `root`. Does not take references: call `share`
-        before the next `allocate`, and `claim` for a tenant that uses the blocks. Without tenants,
-        all blocks count as its own."""
+        among those registered with `salt` below `root`. Takes no references: call `share` before
+        the next `allocate`, and `claim` if a tenant uses the blocks. Without tenants, all blocks
+        count as own."""
         matched: list[int] = []
         num_own = 0
         node = root
@@ -169,7 +169,7 @@ class BlockManager:
         return PrefixMatch(matched, node, num_own)
 
     def claim(self, block_ids: Iterable[int], tenant: str) -> None:
-        """Records that a tenant uses registered blocks."""
+        """Records that a tenant uses these registered blocks."""
         if tenant:
             for block_id in block_ids:
                 self._tenants.setdefault(block_id, set()).add(tenant)
@@ -182,8 +182,8 @@ class BlockManager:
         salt: bytes = b"",
         tenant: str = "",
     ) -> int:
-        """Makes a full, computed block in use findable and returns its node. `token_ids` are the
-        tokens of this block; `tenant` has computed it.
+        """Adds a full, computed block in use to the prefix cache and returns its node. `token_ids`
+        are the tokens of this block; `tenant` has computed it.
 
         If another block already holds the same prefix, that block stays cached and its node is
         returned. If the block was registered under a key whose parent has been evicted, the new key
@@ -196,7 +196,7 @@ class BlockManager:
         if entry is None:
             entry = _CacheEntry(block_id, next(self._nodes))
             self._entries[key] = entry
-            if block_id in self._keys:  # its old key begins with the node of an evicted block
+            if block_id in self._keys:  # the parent node in its old key was evicted
                 del self._entries[self._keys[block_id]]
                 self._tenants.pop(block_id, None)
             self._keys[block_id] = key
@@ -204,12 +204,12 @@ class BlockManager:
         return entry.node
 
     def text_of(self, block_id: int) -> object:
-        """Returns the identity of the text up to the end of a registered block: equal only for
-        equal texts. None = the block is not registered."""
+        """Returns an identifier of all tokens up to the end of a registered block, equal only for
+        equal tokens; None = the block is not registered."""
         return self._keys.get(block_id)
 
     def forget(self, block_table: array[int]) -> None:
-        """Removes blocks in use from the prefix cache, because their content cannot be trusted."""
+        """Removes blocks in use from the prefix cache, because their content may be wrong."""
         for block_id in block_table:
             key = self._keys.pop(block_id, None)
             if key is not None:
@@ -217,8 +217,7 @@ class BlockManager:
                 self._tenants.pop(block_id, None)
 
     def check(self, block_tables: Iterable[array[int]]) -> None:
-        """Asserts that all counts and states are consistent, given every block table in
-        existence."""
+        """Asserts that all counts and states are consistent, given all existing block tables."""
         expected = [0] * self.num_blocks
         for block_table in block_tables:
             for block_id in block_table:

@@ -53,17 +53,16 @@ logger = logging.getLogger(__name__)
 
 
 class SequenceFactory:
-    """Checks requests, and makes their sequences, each with its seed, its queue rank and its logits
-    processors.
+    """Validates requests, and creates their sequences with seed, queue rank and logits processors.
 
     Args:
         blocks: the blocks of the cache; all beams of a search must fit.
         max_num_seqs: the maximum number of running sequences.
-        extensions: their searches and grammars are used.
-        new_seed: seeds the unseeded requests.
+        extensions: provide beam searches and grammars.
+        new_seed: returns seeds for requests without a seed.
 
     Attributes:
-        seq_ids: makes the ids of all sequences.
+        seq_ids: the iterator of ids for all sequences.
     """
 
     def __init__(
@@ -85,14 +84,14 @@ class SequenceFactory:
         self._arrivals = count()
 
     def validate(self, request: GenerationRequest) -> None:
-        """Checks a request. May be called on any thread. Raises RequestError if the beams of the
-        request could never run."""
+        """Validates a request. Thread-safe. Raises RequestError if the beams of the request could
+        never run."""
         if request.params.beam_search is not None:
             limit = self.token_limit(request)
             self._searches().validate(request, limit, self._max_num_seqs)
 
     def make(self, request: GenerationRequest) -> list[Sequence]:
-        """Returns the `n` samples of a valid request, which share the prompt of the first, or the
+        """Returns the `n` samples of a valid request, which share the first one's prompt, or the
         root sequence of its beam search."""
         params = request.params
         seed = self._new_seed() if params.seed is None else params.seed
@@ -136,18 +135,18 @@ class SequenceFactory:
 
 
 _NUM_WARM_UP_TOKENS: Final = 64
-"""The length of the first prompt: more than a small step has (see `compilation`), so that both
-variants of a model are used, and few enough for a large model."""
+"""The number of tokens of the warm-up prompt: more than in a small step (see `compilation`), so
+that both variants of a model run, and few enough for a large model."""
 
 
 class Engine:
-    """Runs requests over a model with `num_blocks` KV blocks, on the thread that calls it.
+    """Runs requests on a model with `num_blocks` KV blocks, on the calling thread.
 
     The caller must keep `request_id`s unique and prompts shorter than `max_model_len`.
 
     Attributes:
-        admitted: the requests that left the queue for the last step, including any that were
-            preempted before.
+        admitted: the ids of the requests that left the queue for the last step, including requests
+            that were preempted before.
         on_prompt: called with each sample whose prompt has just been computed.
     """
 
@@ -162,12 +161,11 @@ class Engine:
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """
-        Args:
-            num_blocks: the number of blocks of the model's cache; `max_model_len` tokens must fit.
-            extensions: the extensions of parts; None = without any.
-            new_seed: seeds the unseeded requests.
-            clock: returns seconds, for measuring steps.
+        """Args:
+        num_blocks: the number of blocks of the model's cache; `max_model_len` tokens must fit.
+        extensions: the extensions of parts; None = none.
+        new_seed: returns seeds for requests without a seed.
+        clock: returns seconds, for measuring steps.
         """
         assert max_model_len <= num_blocks * model.block_size
         self.blocks = BlockManager(
@@ -210,7 +208,7 @@ class Engine:
         return bool(self._requests)
 
     def warm_up(self) -> None:
-        """Computes a prompt and a token after it, before the first request comes.
+        """Computes a prompt and one more token, before the first request arrives.
 
         OpenVINO repacks weights and compiles kernels at their first use, which takes longer than
         the steps themselves. Afterwards the mapped pages of the model's files are released.
@@ -225,7 +223,7 @@ class Engine:
         self._model.forget_files()
 
     def validate(self, request: GenerationRequest) -> None:
-        """Checks a request, as `SequenceFactory` does, before `add`."""
+        """Validates a request like `SequenceFactory.validate`; call it before `add`."""
         self._maker.validate(request)
 
     def add(self, request: GenerationRequest) -> None:
@@ -251,7 +249,7 @@ class Engine:
 
     def step(self) -> list[EngineOutput]:
         """Computes one step and returns its outputs, at most one per sample. Raises EngineFailed if
-        the model's logits are not finite for any prompt."""
+        the model's logits are not finite even for a test prompt."""
         self.drafter.propose(self.scheduler.running)
         plan = self.scheduler.plan(self._pacing)
         assert plan.chunks, "there is work, but none of it can go on"
@@ -299,7 +297,7 @@ class Engine:
         return [*outputs, *(output for failure in failures for output in failure.outputs)]
 
     def check(self) -> None:
-        """Asserts that requests, queues and blocks agree."""
+        """Asserts that requests, queues and blocks are consistent."""
         live = {id(s) for samples in self._requests.values() for s in samples}
         queued = {id(s) for s in (*self.scheduler.running, *self.scheduler.waiting)}
         assert live == queued, "requests and queues differ"
@@ -307,7 +305,7 @@ class Engine:
         self.drafter.check()
 
     def _fail(self, sequence: Sequence, error: Exception) -> SequenceFailure:
-        """Ends the sequence, or the whole search that it belongs to."""
+        """Ends a sequence, or the whole search to which it belongs, with an error."""
         request_id = sequence.request_id
         search = self._searches.get(request_id)
         ended = [sequence] if search is None else list(search.sequences)
@@ -356,8 +354,8 @@ class Engine:
             elif isinstance(token_id, Exception):
                 raise token_id
             # The token is drawn from the row as if there were no draft, and is always used. The
-            # next row was computed after the draft token, so it is valid only if the drawn token is
-            # the draft token. Therefore drafts never change a text, greedy or random.
+            # next row was computed after the draft token, so it is valid only if the drawn token
+            # equals the draft token. Drafts therefore never change the output, greedy or random.
             finish_reason = sequence.append(token_id)
             token_ids.append(token_id)
             if params.logprobs is not None:
@@ -366,7 +364,7 @@ class Engine:
                 logprobs.append(found)
             if finish_reason is not None or index == num_drafts or token_id != drafts[index]:
                 break
-            # The draft token was right, so its KV is already in the cache.
+            # The draft token is accepted: its KV is already in the cache.
             sequence.num_computed_tokens += 1
         num_new, num_generated = len(token_ids), sequence.num_generated_tokens
         self.counters.num_generated_tokens += num_new
@@ -412,7 +410,7 @@ class Engine:
         )
 
     def _outputs_of(self, request_id: str, outputs: list[GenerationOutput]) -> list[EngineOutput]:
-        """Returns the outputs of a search, which is over if it has no sequence left."""
+        """Returns the outputs of a search, and ends the search if it has no sequence left."""
         if not self._searches[request_id].sequences:
             del self._requests[request_id], self._searches[request_id]
         self.counters.num_generated_tokens += sum(output.num_generated_tokens for output in outputs)
@@ -421,7 +419,7 @@ class Engine:
     def _score_prompts(
         self, scored: list[ScoredTokens], logits: RawLogits
     ) -> list[SequenceFailure]:
-        """Computes the log probabilities of prompt tokens. Returns the sequences that fail."""
+        """Computes the log probabilities of prompt tokens. Returns the failed sequences."""
         failures = []
         first_row = 0
         for sequence, start, end in scored:

@@ -1,7 +1,7 @@
-"""The extension points of the engine: drafts of tokens, searches by beams, and grammars.
+"""The extension points of the engine: draft tokens, beam searches, and grammars.
 
-Parts implement them and the engine receives them as `EngineExtensions`. Without a part, a sequence
-has no drafts, and searches and grammars are refused.
+Parts implement them, and the engine receives them as `EngineExtensions`. Without parts, sequences
+have no drafts, and searches and grammars are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fastovms.params import GenerationOutput, GenerationRequest, Grammar
 
 
 class Drafter:
-    """Drafts tokens for the sequences of an engine. This one drafts none."""
+    """Proposes draft tokens for the sequences of an engine. This base class proposes none."""
 
     def start(self, sequence: Sequence) -> None:
         """Prepares for a new sequence."""
@@ -32,21 +32,23 @@ class Drafter:
         """Sets `draft_token_ids` of the sequences that decode in the next step."""
 
     def observe(self, chunks: AbstractSequence[Chunk], inputs: StepInputs, states: Floats) -> None:
-        """Reads the hidden states of a step, [tokens, width], before its tokens are sampled."""
+        """Reads the hidden states of a step, [tokens, width], before the step's tokens are
+        sampled."""
 
     def settle(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
-        """Clears a draft whose first `num_drafted` tokens were verified."""
+        """Clears a draft of which the first `num_drafted` tokens were verified and `num_accepted`
+        accepted."""
 
     def finish(self, sequence: Sequence) -> None:
-        """Frees what was kept for a sequence."""
+        """Frees the data of a finished sequence."""
 
     def check(self) -> None:
-        """Asserts that the books balance."""
+        """Asserts that the internal state is consistent."""
 
 
 class BeamSearch(ABC):
-    """One search for the best texts of a request, by several sequences that advance together.
-    `sequences` are the beams; empty once the search has ended."""
+    """One search for the best continuations of a request, by several sequences that advance
+    together. `sequences` are the beams; empty once the search has ended."""
 
     sequences: list[Sequence]
 
@@ -56,20 +58,20 @@ class BeamSearch(ABC):
 
     @abstractmethod
     def take(self, sequence: Sequence, logits: Floats) -> bool:
-        """Takes the raw logits of one beam, [vocab_size]. Returns whether those of all beams are
-        complete; `advance` follows then."""
+        """Receives the raw logits of one beam, [vocab_size]. Returns whether the logits of all
+        beams are complete; call `advance` then."""
 
     @abstractmethod
     def advance(self, scheduler: Scheduler, seq_ids: Iterator[int]) -> list[GenerationOutput]:
-        """Moves every beam by a token. Returns the outputs if the search has ended."""
+        """Extends every beam by a token. Returns the outputs if the search has ended."""
 
     @abstractmethod
     def fail(self, scheduler: Scheduler, error: str) -> list[GenerationOutput]:
-        """Ends the search without a result."""
+        """Ends the search with an error. Returns the outputs that report it."""
 
 
 class BeamSearches:
-    """Makes the searches of an engine. This one refuses them."""
+    """Creates the beam searches of an engine. This base class refuses them."""
 
     def token_limit(self, request: GenerationRequest, limit: int, blocks: BlockManager) -> int:
         """Returns the maximum length of a beam in tokens, prompt included, if a sample may have
@@ -90,13 +92,13 @@ class BeamSearches:
 
 @dataclass(frozen=True, slots=True)
 class EngineExtensions:
-    """The additions of parts to an engine.
+    """The extensions that parts add to an engine.
 
     Attributes:
-        make_drafter: returns the drafter, which counts its drafts and reads the costs of steps.
-        searches: returns what makes beam searches; called for requests that search.
-        grammars: given a grammar and the length of a prompt, returns a function that makes the
-            state of a further sample; None = the engine gets no requests with grammars.
+        make_drafter: returns the drafter, given the counters of drafts and the step costs.
+        searches: returns the factory of beam searches; called for requests with beam search.
+        grammars: given a grammar and a prompt length, returns a function that creates the grammar
+            state of one sample; None = the engine gets no requests with grammars.
     """
 
     make_drafter: Callable[[EngineCounters, StepCosts], Drafter] = lambda *_: Drafter()

@@ -1,8 +1,8 @@
-"""Compiles kernels with numba when their file is imported, or reads them from numba's cache, so
-that nothing is ever compiled in the middle of a step.
+"""Compiles kernels with numba at import, or reads them from numba's cache, so that nothing is
+compiled in the middle of a step.
 
-No kernel holds the interpreter's lock. numba's cache notices changes of a kernel's own file only,
-so the functions that a kernel calls must be in the same file.
+Kernels release the GIL. numba's cache detects changes only in a kernel's own file, so functions
+that a kernel calls must be in the same file.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ logger = logging.getLogger(__name__)
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _BITS = ("int32", "int16")
-"""The types of the bits of logits: of float32, and of bfloat16."""
+"""The integer types of logits' bits: for float32 and for bfloat16."""
 
 KERNEL_OPTIONS: dict[str, Any] = {
     "nogil": True,
     "error_model": "numpy",
-    # Sums may be computed in any order; numbers may still be infinite.
+    # Sums may be reordered; infinities must still work.
     "fastmath": {"contract", "reassoc", "nsz", "arcp"},
 }
 
 
 def kernel_cache(environ: Mapping[str, str]) -> str:
     """Returns the directory for compiled kernels: NUMBA_CACHE_DIR, or one in the user's cache
-    directory; "" = numba's default, if neither exists. That default is avoided, because it is
-    inside the package, where pip would leave it after removal."""
+    directory; "" = numba's default, if neither exists. That default is avoided because it is inside
+    the package, where pip would leave it after an uninstall."""
     given = environ.get("NUMBA_CACHE_DIR")
     user_cache = user_directory("cache", environ)
     return given or ("" if user_cache is None else str(user_cache / "kernels"))
@@ -47,8 +47,8 @@ numba.config.CACHE_DIR = kernel_cache(os.environ)
 
 
 def _may_cache(directory: str) -> bool:
-    """Returns whether the directory of compiled kernels may be used: they are programs, which no
-    other user may have put there."""
+    """Returns whether the directory of compiled kernels is safe: kernels are programs, so no other
+    user may be able to write there."""
     try:
         if directory:
             private_directory(Path(directory), may_be_link=True)
@@ -81,14 +81,15 @@ def kernel(*signatures: str) -> Callable[[Function], Function]:
 
 
 def row_kernel(returns: str, *others: str) -> Callable[[Function], Function]:
-    """Declares a kernel whose first arguments are one row of logits as bits, [vocab_size], and the
-    number of bits to shift each. `others` are the types of its further arguments."""
+    """Declares a kernel on one row of logits. Its first arguments are the logits' bits,
+    [vocab_size], and the bit shift that converts them to float32; `others` are the types of further
+    arguments."""
     return kernel(*(f"{returns}({bits}[::1], int32, {', '.join(others)})" for bits in _BITS))
 
 
 def rows_kernel(returns: str, *others: str) -> Callable[[Function], Function]:
-    """Declares a kernel whose first arguments are several rows of logits as bits, [rows,
-    vocab_size], and the number of bits to shift each. `others` are the types of its further
+    """Declares a kernel on several rows of logits. Its first arguments are the logits' bits, [rows,
+    vocab_size], and the bit shift that converts them to float32; `others` are the types of further
     arguments."""
     return kernel(*(f"{returns}({bits}[:, ::1], int32, {', '.join(others)})" for bits in _BITS))
 

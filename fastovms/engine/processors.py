@@ -1,10 +1,10 @@
-"""Logits processors, which change a request's logits before a token is drawn.
+"""Logits processors, which change a sequence's logits before a token is drawn.
 
-A processor is made per sequence, from the table at the end, only if the request asks for it. It
-changes one row of logits in place, from the sequence's tokens at that time. It may keep state about
-the tokens read so far, because tokens are never removed; `__copy__` copies the state for a fork. A
-new filter is a class (or a function of the parameters that returns a function) and a line of the
-table: the sampler and its kernels do not change.
+Processors are created per sequence, from the table at the end of this file, only if the request
+needs them. A processor changes one row of logits in place, given the sequence's tokens so far. It
+may keep state about the tokens read so far, because tokens are never removed; `__copy__` copies the
+state for a fork. A new filter is a class (or a function of the parameters that returns a function)
+and a row of the table.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LogitBias:
 
 
 class AllowedTokens:
-    """Leaves only the tokens of a list possible."""
+    """Excludes all tokens that are not in a list."""
 
     def __init__(self, params: SamplingParams) -> None:
         self._ids = _ids(params.allowed_token_ids or ())
@@ -46,7 +46,7 @@ class AllowedTokens:
 
 
 class BadWords:
-    """Bans the token that would complete a banned sequence in the generated text."""
+    """Excludes the token that would complete a banned token sequence in the generated text."""
 
     def __init__(self, params: SamplingParams, num_prompt_tokens: int) -> None:
         self._num_prompt_tokens = num_prompt_tokens
@@ -66,7 +66,7 @@ class BadWords:
 
 
 class MinTokens:
-    """Bans every token that would end the sample before it has `min_tokens`."""
+    """Excludes every token that would end the sample before it has `min_tokens`."""
 
     def __init__(self, params: SamplingParams, num_prompt_tokens: int) -> None:
         self._ids = _ids(params.eos_token_ids | params.stop_token_ids)
@@ -114,7 +114,7 @@ class Penalties:
         logits[ids] = values
 
     def __copy__(self) -> Penalties:
-        """Returns an independent copy. The tokens of the prompt, which may be many, are shared."""
+        """Returns an independent copy. The prompt's tokens, which may be many, are shared."""
         clone = object.__new__(Penalties)
         clone.__dict__.update(self.__dict__)
         clone._slots = self._slots.copy()
@@ -148,12 +148,13 @@ class Penalties:
 
 
 _MAX_DELAY: Final = 16
-"""Tokens beyond the budget that an end tag which the model has begun may take to be completed."""
+"""The maximum number of tokens beyond the budget for completing an end tag that the model has
+begun."""
 
 
 class ReasoningLimit:
-    """Ends reasoning when its budget is spent: leaves only the next token of the text that closes
-    it possible. It waits for the rest of a character, and of an end tag that has begun."""
+    """Ends reasoning when its token budget is used up, by forcing the tokens of the closing tag. A
+    character, or an end tag, that has begun is completed first."""
 
     def __init__(self, params: SamplingParams, num_prompt_tokens: int) -> None:
         assert params.reasoning_budget is not None
@@ -163,7 +164,7 @@ class ReasoningLimit:
         self._closing = 0  # number of closing tokens so far
         self._inside: ReasoningTags | None = budget.tags[0] if budget.is_inside else None
         self._is_over = False
-        self._text = b""  # the last bytes, which may contain the beginning of a tag
+        self._text = b""  # the last bytes, which may end with the beginning of a tag
         texts = [*budget.other_ends, *(text for tag in budget.tags for text in tag[:2])]
         self._longest = max(map(len, texts))
 
@@ -176,7 +177,7 @@ class ReasoningLimit:
             logits[forced] = 0
 
     def _forced(self) -> int | None:
-        """Returns the only token that may follow; None = any may."""
+        """Returns the only allowed next token; None = any token is allowed."""
         if self._inside is None or self._is_over:
             return None
         if not self._closing:
@@ -188,7 +189,7 @@ class ReasoningLimit:
         return self._inside.closing_token_ids[self._closing]
 
     def _read(self, token_id: int) -> None:
-        """Takes note of the next token of the text."""
+        """Updates the state with the next token."""
         budget = self._budget
         if self._inside is not None and token_id == self._forced():
             self._closing += 1
@@ -223,7 +224,7 @@ class ReasoningLimit:
 
 
 def _ends_within_character(text: bytes) -> bool:
-    """Returns whether the last character of a UTF-8 text (RFC 3629, 3) lacks bytes."""
+    """Returns whether UTF-8 bytes (RFC 3629, 3) end with an incomplete character."""
     for distance, byte in enumerate(reversed(text[-4:]), 1):
         if byte < 0x80:
             return False
@@ -233,7 +234,7 @@ def _ends_within_character(text: bytes) -> bool:
 
 
 def _ends_within(text: bytes, parts: Iterable[bytes]) -> bool:
-    """Returns whether a text ends with the beginning of one of some parts."""
+    """Returns whether `text` ends with a proper beginning of any of `parts`."""
     return any(text.endswith(part[:size]) for part in parts for size in range(1, len(part)))
 
 
@@ -260,7 +261,7 @@ _PROCESSORS: tuple[tuple[_Wanted, _Maker], ...] = (
 def logits_processors(
     params: SamplingParams, prompt_token_ids: array[int]
 ) -> tuple[LogitsProcessor, ...]:
-    """Returns the processors that a request needs for one of its samples; usually none."""
+    """Returns the processors for one sample of a request; usually none."""
     return tuple(make(params, prompt_token_ids) for wanted, make in _PROCESSORS if wanted(params))
 
 

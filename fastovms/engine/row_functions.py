@@ -1,8 +1,8 @@
-"""Functions on rows of logits, which run as compiled kernels, or with NumPy until these are
-compiled.
+"""Functions on rows of logits, implemented twice: as compiled kernels, and with NumPy until these
+are compiled.
 
-Kernels take seconds to compile at the very first start, and half a second to load later. A server
-does that after it has loaded its model. Otherwise the first call waits for it.
+Compiling the kernels takes seconds at the very first start, and loading them later half a second. A
+server does that in the background after loading its model; otherwise the first call waits for it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 class RowFunction(Generic[P, R]):
-    """A function that exists twice: see `sampling_kernels` and `sampling_numpy`."""
+    """A function with two implementations, in `sampling_kernels` and `sampling_numpy`."""
 
     def __init__(self, in_numpy: Callable[P, R]) -> None:
         self.name = in_numpy.__name__
@@ -42,7 +42,7 @@ class RowFunction(Generic[P, R]):
             self._run = self._in_numpy
 
     def use_kernel(self, kernel: Callable[P, R]) -> None:
-        """Calls this compiled kernel from now on."""
+        """Switches to the compiled kernel."""
         self._run = kernel
 
     def _load_and_run(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -59,7 +59,7 @@ _ALL: Final = (likeliest, likeliest_of_rows, draw_rows, log_sum_exp_and_top)
 
 
 def load_kernels() -> None:
-    """Compiles or loads the kernels, and uses them from now on."""
+    """Compiles or loads the kernels, and switches to them."""
     from fastovms.engine import sampling_kernels
 
     for function in _ALL:
@@ -67,7 +67,7 @@ def load_kernels() -> None:
 
 
 def use_numpy_for_now() -> None:
-    """Uses NumPy until the kernels are loaded by another function."""
+    """Switches to NumPy until the kernels are loaded."""
     for function in _ALL:
         function.use_numpy()
 

@@ -1,4 +1,4 @@
-"""The sampler: logits to tokens, vectorised over the batch."""
+"""The sampler: draws tokens from logits, vectorised over the batch."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def sample_seed(seed: int, index: int) -> int:
 
 
 def log_sum_exp(row: RawLogits) -> float:
-    """Returns the logarithm of the sum of all exponentials of logits [vocab_size]; 0 if all are
-    minus infinity. A logit minus this value is a log probability."""
+    """Returns log(sum(exp(logits))) of logits [vocab_size]; 0 if all are minus infinity. A logit
+    minus this value is its log probability."""
     return log_sum_exp_and_top(row, 0)[0]
 
 
 def log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64]]:
-    """Returns the result of `log_sum_exp` for logits [vocab_size], and the positions
-    [min(k, vocab_size)] of the largest logits, in descending order; equal logits by position."""
+    """Returns the result of `log_sum_exp` for logits [vocab_size], and the token ids [min(k,
+    vocab_size)] of the largest logits, in descending order; equal logits by id."""
     log_sum, ranks = row_functions.log_sum_exp_and_top(*as_bits(row), k)
     ranks[::-1].sort()
     return log_sum, 0xFFFFFFFF - (ranks & 0xFFFFFFFF)
@@ -52,8 +52,8 @@ def log_sum_exp_and_top(row: RawLogits, k: int) -> tuple[float, NDArray[np.int64
 def token_logprobs(
     logits: RawLogits, token_id: int, num_top: int, listed: Collection[int] = ()
 ) -> TokenLogprobs:
-    """Returns the log probabilities of `token_id` and of the `num_top` (or `ALL_LOGPROBS`) most
-    likely tokens, or of the listed tokens if there are any, in descending order, computed from the
+    """Returns the log probabilities of `token_id`, and of the `num_top` (or `ALL_LOGPROBS`) most
+    likely tokens or, if given, of the `listed` tokens, in descending order, computed from the
     model's raw logits [vocab_size]."""
     size = logits.size
     if num_top == ALL_LOGPROBS or num_top >= size:
@@ -78,28 +78,27 @@ def token_logprobs(
 
 
 MAX_STREAK: Final = 3
-"""The number of consecutive sequences that may end this way before the model is tested."""
+"""The number of consecutive sequences with broken logits after which the model is tested."""
 
 
 def is_broken(row: RawLogits) -> bool:
-    """Returns whether logits of a position, [vocab_size], are not a distribution: one of them is
-    NaN or plus infinity, or all of them are minus infinity."""
+    """Returns whether logits [vocab_size] are not a distribution: one of them is NaN or plus
+    infinity, or all of them are minus infinity."""
     return likeliest(*as_bits(row)) == BROKEN
 
 
 def check_rows(rows: Iterable[RawLogits]) -> None:
-    """Checks the logits of some positions, [rows, vocab_size]. Raises BrokenLogits if the logits of
-    a position are broken."""
+    """Raises BrokenLogits if any row of logits, [rows, vocab_size], is broken; see `is_broken`."""
     if any(map(is_broken, rows)):
         raise BrokenLogits
 
 
 class SequenceFailure(NamedTuple):
-    """The end of one sample of a request, or of a search.
+    """The end of one sample of a request, or of a search, by an error.
 
     Attributes:
         num_sequences: the number of ended sequences: more than one for a beam search.
-        outputs: the outputs that report it to the client.
+        outputs: the outputs that report the error to the client.
     """
 
     error: Exception
@@ -113,14 +112,14 @@ class SequenceFailure(NamedTuple):
 
 
 class BrokenLogitsGuard:
-    """Counts the sequences that ended because of broken logits since the last successful one, and
-    tests the model if there are many.
+    """Counts consecutive sequences that ended because of broken logits, and tests the model if
+    there are many.
 
-    Broken logits come from one request, by an overflow in half precision or a broken prefix, or
-    from a corrupt model. A request with a broken row (see `sampling_kernels`) ends with an error,
-    and its blocks are not found in the prefix cache. If several end so and none continues, the
-    engine tries a prompt of its own, and gives up the model only if those logits are broken too: no
-    client may end a server by what it sends.
+    Broken logits are caused by one request (an overflow in half precision, a broken prefix) or by a
+    corrupt model. A request with a broken row (see `sampling_kernels`) ends with an error, and its
+    blocks are removed from the prefix cache. If several requests in a row end so, the engine
+    computes a test prompt, and fails only if those logits are broken too: no client's input may end
+    a server.
     """
 
     def __init__(self, model: Model, blocks: BlockManager) -> None:
@@ -131,7 +130,7 @@ class BrokenLogitsGuard:
 
     def note(self, *, num_sequences: int, num_broken: int) -> None:
         """Records a step, and tests the model if too many sequences have ended. Raises EngineFailed
-        if the model's logits are broken for the test prompt too.
+        if the model's logits are broken for the test prompt, too.
 
         Args:
             num_sequences: the number of sequences for which a token was drawn.
@@ -162,33 +161,29 @@ class BrokenLogitsGuard:
 
 
 Drawn = int | Exception | None
-"""The result of drawing from a row of logits: a token id; the error that ends the row's request; or
-None as long as the row waits for the token before it, on which its penalties or its grammar depend.
-
-The error is `BrokenLogits` if the model's own logits are not a distribution (see
-`broken_logits.is_broken`). If the request's settings have left no token in a row, the text ends
-there; this is not an error.
-"""
+"""The result of drawing from a row of logits: a token id; the error that ends the request; or None
+if the row depends, by penalties or a grammar, on the previous token, which is not drawn yet. The
+error is `BrokenLogits` if the model's own logits are not a distribution (see `is_broken`). If the
+request's settings exclude every token, the sample ends there; this is not an error."""
 
 _THREAD_BYTES = 2 * 1024 * 1024
-"""Bytes of logits that are worth another thread: fewer are drawn from before it has begun."""
+"""Bytes of logits per thread: with fewer, another thread would start too late to help."""
 
 _GREEDY_THREAD_BYTES = 8 * 1024 * 1024
-"""Bytes of logits that are worth another thread where only the most likely tokens are looked
-for."""
+"""Bytes of logits per thread for greedy sampling, which is faster."""
 
 _SHARES_PER_THREAD = 4
-"""The number of parts into which the work of a thread is divided. Threads take them one by one,
-since not all rows take equally long."""
+"""The number of parts into which each thread's work is divided. Threads take parts one by one,
+since rows take different times."""
 
 _MAX_THREADS = 8
 
 _COPIED_BYTES = 16 * 1024 * 1024
-"""Bytes of logits that are copied at a time: few enough to stay in a processor's cache."""
+"""Bytes of logits that are copied at a time, so that they stay in the CPU's cache."""
 
 
 class Sampler:
-    """Draws the tokens of a step, on several cores if there are many.
+    """Draws the tokens of a step, on several cores if there are many rows.
 
     A drawn token depends only on the logits and on the sequence's settings, seed and number of
     tokens.
@@ -196,13 +191,13 @@ class Sampler:
 
     def __init__(self, num_threads: int | None = None) -> None:
         self._num_threads = min(num_threads or num_usable_cpus(), _MAX_THREADS)
-        # The calling thread is one. The others start when there is work for them.
+        # Not counting the calling thread. Threads start when there is work for them.
         self._others = _threads(self._num_threads)
         self._copies: Floats = np.empty((0, 0), np.float32)
 
     def draw(self, sampled: Iterable[SampledTokens], logits: RawLogits) -> list[Drawn]:
-        """Draws a token from each row. Returns None for rows from which `draw_next` must draw, and
-        for sequences of a beam search.
+        """Draws a token from each row. The result is None for rows that need `draw_next`, and for
+        sequences of a beam search.
 
         Args:
             sampled: the sequences, in the order of their rows.
@@ -245,7 +240,7 @@ class Sampler:
     def _draw_copied(
         self, changed: list[_ChangedRow], logits: RawLogits, drawn: list[Drawn]
     ) -> None:
-        """Changes copies of the rows, and draws from these."""
+        """Applies processors to copies of the rows, and draws from the copies."""
         width = logits.shape[1]
         most = max(1, _COPIED_BYTES // (4 * width))
         for start in range(0, len(changed), most):
@@ -304,7 +299,7 @@ class Sampler:
         thread_bytes: int,
         drawn: list[Drawn],
     ) -> None:
-        """Runs a kernel on some rows, on several threads if they are large enough."""
+        """Runs a kernel on some rows, on several threads if there are enough bytes."""
         bits, shift = as_bits(logits)
         token_ids = np.empty(len(indices), np.int64)
         arguments = (np.frombuffer(indices, np.int64), *others, token_ids)
@@ -320,7 +315,7 @@ class Sampler:
     def _share(
         self, work: Callable[..., None], arguments: tuple[NDArray[Any], ...], num_threads: int
     ) -> None:
-        """Calls `work` with slices of equally long arguments, on several threads."""
+        """Calls `work` with slices of arguments of equal length, on several threads."""
         length = len(arguments[0])
         size = -(-length // (num_threads * _SHARES_PER_THREAD))
         waiting = iter(range(0, length, size))
@@ -351,11 +346,11 @@ def _threads(number: int) -> ThreadPoolExecutor:
 
 
 class _Rows:
-    """The rows to draw from, separated into greedy and random ones.
+    """The rows to draw from, separated into greedy and random sampling.
 
     Attributes:
-        greedy: int64, the rows whose most likely token is taken.
-        random: int64, the other rows.
+        greedy: int64, the indices of rows with greedy sampling.
+        random: int64, the indices of the other rows.
     """
 
     def __init__(self) -> None:
@@ -366,7 +361,7 @@ class _Rows:
         self._positions = array("q")
 
     def add(self, row: int, sequence: Sequence, num_tokens: int) -> None:
-        """Adds a row of a sequence that has `num_tokens` tokens before the drawn one."""
+        """Adds a row of a sequence with `num_tokens` tokens before the one to draw."""
         params = sequence.params
         if params.temperature <= GREEDY_TEMPERATURE:
             self.greedy.append(row)
@@ -387,15 +382,15 @@ class _Rows:
 
 
 class _ChangedRow(NamedTuple):
-    """A row of logits that the sequence's processors change before a token is drawn."""
+    """A row of logits to which the sequence's processors are applied before a token is drawn."""
 
     row: int
     sequence: Sequence
 
 
 def _checked(token_id: Drawn, logits: RawLogits, sequence: Sequence) -> Drawn:
-    """Returns the token to append. If the request's own settings exclude every token, the text
-    ends. A logit that they make infinite is the most likely."""
+    """Returns the token to append: an end token if the request's own settings exclude every token,
+    and the most likely token if they make a logit infinite."""
     if isinstance(token_id, BrokenLogits):
         token_id = int(logits.argmax())
     assert isinstance(token_id, int)

@@ -1,15 +1,15 @@
-"""Draws tokens and finds the most likely ones, by compiled loops over rows of logits.
+"""Compiled kernels that draw tokens, and find the most likely ones, in rows of logits.
 
 A row is processed in groups: first the largest logit of each group is found, then only groups with
 relevant logits are read again. Every filter keeps a prefix of the vocabulary in descending order of
 logits (equal ones by position). A filter is therefore described by the end of that prefix, without
 sorting or arrays of the vocabulary's size.
 
-Logits come as their bits, `int32`, or `int16` of bfloat16, and the number of bits to shift them to
-get float32. A row is broken if it holds a NaN or plus infinity, or nothing but minus infinity: no
-token is drawn from it. A token with minus infinity, if others have numbers, is impossible. A
-logit's key is an integer that has the same order as the logit; a logit's weight is its term in the
-softmax.
+Logits are passed as their bits, `int32` of float32 or `int16` of bfloat16, and the bit shift that
+converts them to float32. A row is broken if it has a NaN or plus infinity, or only minus
+infinities: no token is drawn from it. A token whose logit is minus infinity is impossible, if
+others are finite. A logit's key is an integer with the same order as the logit; a logit's weight is
+its term in the softmax.
 """
 
 # The types are in numba's signatures.
@@ -30,8 +30,7 @@ from fastovms.engine.sampling_numpy import BROKEN
 GROUP_SIZE = 256
 
 _INFINITY = np.int32(0x7F800000)
-"""The key of plus infinity; its negative is that of minus infinity. Keys of NaNs are beyond
-both."""
+"""The key of plus infinity; its negative is minus infinity's key. Keys of NaNs are beyond both."""
 
 _LEAST = np.int32(-(2**31))
 _LEAST_LOGIT = np.finfo(np.float32).min
@@ -46,14 +45,14 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 @inlined
 def _in_order(bits):
-    """Turns the bits of floats into integers that order as the floats do; and back."""
+    """Converts the bits of floats to integers with the same order, and back."""
     return bits if bits >= np.int32(0) else _LEAST - bits
 
 
 @inlined
 def _key(bits, shift):
-    """Returns the key of a logit, an integer of the same order. `shift` is 16 for bits of bf16,
-    which are the upper half of a float's, and 0 for f32."""
+    """Returns the key of a logit, an integer with the same order. `shift` is 16 for bf16, whose
+    bits are the upper half of a float's, and 0 for f32."""
     return _in_order(np.int32(bits) << shift)
 
 
@@ -64,14 +63,14 @@ def _logit(key):
 
 @inlined
 def _weight(logit, highest, scale):
-    """Returns 2 ** ((logit - highest) * scale) with a relative error of about 2e-7. Smaller values
-    become 2 ** -126: denormal numbers would be up to fifty times slower."""
+    """Returns 2 ** ((logit - highest) * scale) with a relative error of about 2e-7. The minimum is
+    2 ** -126: denormal numbers would be up to fifty times slower."""
     exponent = (logit - highest) * scale
     exponent = exponent if exponent > _LEAST_EXPONENT else _LEAST_EXPONENT
     whole = np.rint(exponent)
     rest = exponent - whole
-    # `rest` lies between -0.5 and 0.5, where this polynomial is 2 ** rest. The whole part becomes
-    # the bits of a float's exponent.
+    # `rest` is between -0.5 and 0.5, where this polynomial approximates 2 ** rest. The integer part
+    # becomes the exponent bits of the float.
     power = np.float32(1.5403530e-4)
     power = power * rest + np.float32(1.3333558e-3)
     power = power * rest + np.float32(9.6181291e-3)
@@ -121,9 +120,9 @@ def _position(row, shift, group, key):
 
 @row_kernel("int64", "int32[::1]", "float32", "float32[::1]")
 def _look(row, shift, maxima, scale, sums):
-    """Fills in the largest key of each group, and the sum of its weights if `sums` has room.
-    Returns the position of the first largest logit, or its bitwise complement if the row is
-    broken."""
+    """Writes the largest key of each group to `maxima`, and the sums of their weights to `sums` if
+    it is not empty. Returns the position of the first largest logit, or its bitwise complement if
+    the row is broken."""
     largest = _LEAST
     least = _INFINITY
     its_group = 0
@@ -138,9 +137,9 @@ def _look(row, shift, maxima, scale, sums):
         if maximum > largest:
             largest, its_group = maximum, group
         if sums.size:
-            # Weights are relative to the group's largest logit, while the group is in the
-            # processor's cache. The row's largest is known only after the last group; the loop
-            # below converts the sums.
+            # Sums are computed now, while the group is in the CPU's cache, relative to the group's
+            # largest logit. The row's largest logit is known only after the last group; the loop
+            # below rescales the sums.
             sums[group] = _sum_all(members, shift, max(_logit(maximum), _LEAST_LOGIT), scale)
     highest = _logit(largest)
     for group in range(sums.size):
@@ -195,8 +194,8 @@ def _find(row, shift, target, last, end, highest, scale, sums):
 
 @kernel("int64(int64[::1], int64, int64)")
 def _keep(heap, count, value):
-    """Adds a value to a heap of the `count` largest values so far, smallest first, if it is large
-    enough. Returns the new count."""
+    """Inserts a value into a heap of the `count` largest values so far, smallest first, if it is
+    large enough. Returns the new count."""
     if count < heap.size:
         at = count
         while at > 0 and heap[(at - 1) // 2] > value:
@@ -230,8 +229,8 @@ def _kth_maximum(maxima, k):
 
 @row_kernel("int32", "int64")
 def _key_below(row, shift, k):
-    """Returns a lower bound for the key of the k-th largest logit, found by comparing sixteen bits:
-    at least k logits, and few more, reach it."""
+    """Returns a lower bound for the key of the k-th largest logit, from the upper sixteen bits: at
+    least k logits, and few more, reach it."""
     counts = np.zeros(1 << 16, np.int32)
     for i in range(row.size):
         counts[(_key(row[i], shift) >> np.int32(16)) + 32768] += 1
@@ -246,7 +245,7 @@ def _key_below(row, shift, k):
 @row_kernel("int64[::1]", "int32[::1]", "int64")
 def _top_ranks(row, shift, maxima, k):
     """Returns the ranks of the k largest logits, smallest first. A rank has the key in its upper
-    half, and below it a number that decreases with the position."""
+    half, and in its lower half a number that decreases with the position."""
     ranks = np.empty(k, np.int64)
     if not k:
         return ranks
@@ -294,7 +293,7 @@ def likeliest(row: Bits, shift: np.int32) -> int:
 def likeliest_of_rows(
     rows: Bits, shift: np.int32, indices: NDArray[np.int64], token_ids: NDArray[np.int64]
 ) -> None:
-    """Finds the first of the largest logits of each of some rows, or `BROKEN`.
+    """Writes the position of the first largest logit of each selected row, or `BROKEN`.
 
     Args:
         rows: [R, vocab_size].
@@ -325,11 +324,12 @@ def _uniform(state):
     *("float64", "int64", "float64", "float64", "uint64", "int32[::1]", "float32[:, ::1]"),
 )
 def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
-    """Filters in the order temperature, top-k, top-p, min-p, and draws from the remaining tokens.
+    """Draws a token from those that pass temperature, top-k, top-p and min-p, in this order.
+    Returns its position.
 
-    Top-p is applied by rejection. A token is drawn, and kept if the more likely tokens weigh less
-    than `top_p` of the total. Otherwise it and all less likely tokens are excluded, and the drawing
-    is repeated.
+    Top-p is applied by rejection. A token is drawn, and accepted if all more likely tokens together
+    have less than `top_p` of the total. Otherwise it and all less likely tokens are excluded, and
+    the drawing is repeated.
     """
     # The temperature does not change the order of logits. Keys are therefore those of raw logits,
     # and only weights depend on the temperature.
@@ -353,8 +353,8 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
     # top-p keeps a share of the total after top-k, but before min-p.
     missing = top_p * total
     if min_p > 0:
-        # A weight is at least `min_p` of the largest where its logit is at least this. Both filters
-        # keep a beginning of the same order, so that the shorter one holds.
+        # A logit passes min-p if it is at least this. Both filters keep a prefix of the same order,
+        # so the shorter prefix applies.
         least = _in_order(as_bits(np.float32(highest + temperature * math.log(min_p))))
         if least > last:
             last, end = least, row.size
@@ -364,7 +364,7 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
     # the tokens before it, which gives the distribution of top-p. The loop ends, because each round
     # has fewer tokens than the one before, and the likeliest is always kept.
     while True:
-        state += _GOLDEN  # the next state of SplitMix64: each round has a number of its own
+        state += _GOLDEN  # the next state of SplitMix64: each round has its own random number
         target = _uniform(state) * total
         position = _find(row, shift, target, last, end, highest, scale, sums[drawn])
         if top_p >= 1:
@@ -373,8 +373,8 @@ def _draw(row, shift, temperature, top_k, top_p, min_p, state, maxima, sums):
         mass = _weigh(row, shift, maxima, key, position, highest, scale, sums[1 - drawn])
         if mass < missing or not mass:
             return position
-        # `mass` and `sums[1 - drawn]` are of exactly the tokens that are left: the next round needs
-        # no further pass over the row.
+        # `mass` and `sums[1 - drawn]` cover exactly the remaining tokens: the next round needs no
+        # further pass over the row.
         last, end, total = key, position, mass
         drawn = 1 - drawn
 
@@ -389,14 +389,14 @@ def draw_rows(
     positions: NDArray[np.int64],
     token_ids: NDArray[np.int64],
 ) -> None:
-    """Draws a token from each of some rows, or `BROKEN`.
+    """Draws a token from each selected row, or `BROKEN`.
 
     Args:
         rows: [R, vocab_size].
         indices: [N], the rows to use.
         settings: [N, 4], temperature (not 0), top-k (0: off), top-p, min-p.
         seeds: [N]. The seed and the position determine the random number.
-        positions: [N], the positions of the drawn tokens.
+        positions: [N], the positions of the drawn tokens in their sequences.
         token_ids: [N], receives the results.
     """
     num_groups = (rows.shape[1] + GROUP_SIZE - 1) // GROUP_SIZE
@@ -405,7 +405,7 @@ def draw_rows(
     for i in range(indices.size):
         temperature, top_k, top_p, min_p = settings[i]
         # The random number depends only on the seed and the position, not on the batch or earlier
-        # draws. So a token is the same after a preemption, with drafts and in any batch.
+        # draws: a token is the same after a preemption, with drafts and in any batch.
         state = _splitmix64(seeds[i] + np.uint64(positions[i]) * _GOLDEN)
         row = rows[indices[i]]
         token_ids[i] = _draw(
@@ -415,9 +415,9 @@ def draw_rows(
 
 @row_kernel("Tuple((float64, int64[::1]))", "int64")
 def log_sum_exp_and_top(row: Bits, shift: np.int32, k: int) -> tuple[float, NDArray[np.int64]]:
-    """Returns the logarithm of the sum of all exponentials of a row [vocab_size], 0 if all logits
-    are minus infinity; and the ranks [min(k, vocab_size)] of the largest logits, in no order: see
-    `_top_ranks`. `shift`: see `_key`."""
+    """Returns log(sum(exp(row))) of a row [vocab_size], 0 if all logits are minus infinity, and the
+    ranks [min(k, vocab_size)] of the largest logits, unsorted: see `_top_ranks`. `shift`: see
+    `_key`."""
     num_groups = (row.size + GROUP_SIZE - 1) // GROUP_SIZE
     maxima = np.empty(num_groups, np.int32)
     sums = np.empty(num_groups, np.float32)

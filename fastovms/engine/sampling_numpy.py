@@ -1,6 +1,6 @@
-"""NumPy versions of the sampling kernels, used until these are compiled.
+"""NumPy versions of the sampling kernels, used until the kernels are compiled.
 
-They take the same arguments and give the same results, except for rounding, but are several times
+They take the same arguments and return the same results, except for rounding, but are several times
 slower.
 """
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fastovms.engine.model.model import Bits, Floats, as_float32
 
 BROKEN: Final = -1
-"""The value instead of a token that would be drawn from a broken row."""
+"""The result for a broken row, instead of a token."""
 
 _LEAST: Final = -(2**31)
 _LAST_POSITION: Final = 0xFFFFFFFF
@@ -83,8 +83,8 @@ def _draw(
     min_p: float,
     state: int,
 ) -> int:
-    """Draws like `sampling_kernels._draw`: over tokens in vocabulary order, and again among the
-    more likely ones while top-p rejects the drawn one."""
+    """Draws a token like `sampling_kernels._draw`. While top-p rejects the drawn token, draws again
+    among the more likely ones."""
     position = likeliest(row, shift)
     if position == BROKEN:
         return BROKEN
@@ -113,8 +113,8 @@ def _draw(
 
 
 def _ranks(row: Bits, shift: np.int32) -> NDArray[np.int64]:
-    """Returns ranks in the order of the logits; of equal logits, the first position has the largest
-    rank, as in `sampling_kernels`."""
+    """Returns integers with the same order as the logits; among equal logits, the first position
+    has the largest rank, as in `sampling_kernels`."""
     bits = row.astype(np.int64) << int(shift)
     keys = np.where(bits >= 0, bits, _LEAST - bits)
     return (keys << 32) + (_LAST_POSITION - np.arange(row.size))

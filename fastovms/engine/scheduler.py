@@ -21,7 +21,8 @@ from fastovms.engine.step_costs import PrefillPacing
 
 
 class Chunk(NamedTuple):
-    """The next `num_tokens` tokens of a sequence: uncomputed ones, and then draft ones."""
+    """The next `num_tokens` tokens of a sequence to compute: uncomputed tokens, then draft
+    tokens."""
 
     sequence: Sequence
     num_tokens: int
@@ -29,13 +30,13 @@ class Chunk(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """One step: block copies first, then every chunk in one inference.
+    """The plan of a step: block copies first, then every chunk in one inference.
 
     Attributes:
         num_decodes: the number of chunks of decoding sequences, which come first.
         num_decode_rows: the number of their rows, including drafts.
         num_prefill_tokens: the number of tokens of all other chunks.
-        prefill_context: the average number of tokens before each of those.
+        prefill_context: the average number of context tokens before each prefill token.
         admitted: the sequences that left the queue for this step, including those preempted before.
     """
 
@@ -48,7 +49,7 @@ class Plan:
     admitted: list[Sequence] = field(default_factory=list)
 
     def drop(self, sequences: Iterable[Sequence]) -> None:
-        """Takes preempted sequences out of the plan, before their blocks are freed."""
+        """Removes preempted sequences from the plan, before their blocks are freed."""
         dropped = set(sequences)
         self.chunks = [chunk for chunk in self.chunks if chunk.sequence not in dropped]
         if self.block_copies:
@@ -66,7 +67,8 @@ class Plan:
 
 
 class ScoredTokens(NamedTuple):
-    """Prompt tokens `start` to `end` - 1 of a sequence, which this step's logits score."""
+    """The prompt tokens `start` to `end` - 1 of a sequence, which are scored by this step's
+    logits."""
 
     sequence: Sequence
     start: int
@@ -74,7 +76,7 @@ class ScoredTokens(NamedTuple):
 
 
 class SampledTokens(NamedTuple):
-    """A sequence that catches up in this step, and its number of draft tokens; it has one more row
+    """A sequence for which this step samples, and its number of draft tokens; it has one more row
     of logits than drafts."""
 
     sequence: Sequence
@@ -82,8 +84,8 @@ class SampledTokens(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """A step's inputs and the meaning of its logits' rows: first the rows of `sampled`, then one
-    for each token of `scored`."""
+    """A step's inputs, and what the rows of its logits belong to: first to `sampled`, then one row
+    to each token of `scored`."""
 
     inputs: StepInputs
     sampled: list[SampledTokens]
@@ -91,9 +93,9 @@ class Batch(NamedTuple):
 
 
 def build_batch(chunks: list[Chunk], block_size: int) -> Batch:
-    """Returns the inputs of a step and the meaning of its rows of logits. A chunk that reaches the
-    last token of its sequence has a row for this token and for each draft token; others have none.
-    Rows of scored prompt tokens come last."""
+    """Returns the inputs of a step, and what its rows of logits belong to. A chunk that reaches the
+    last token of its sequence has a row for this token and for each draft token; other chunks have
+    none. Rows of scored prompt tokens come last."""
     layout = StepLayout(block_size)
     sampled_token_indices = array("q")
     sampled: list[SampledTokens] = []
@@ -127,8 +129,8 @@ def build_batch(chunks: list[Chunk], block_size: int) -> Batch:
 
 
 def _scored_tokens(sequence: Sequence, start: int, end: int) -> ScoredTokens:
-    """Returns which prompt tokens a chunk scores: the logits at position p score the token at p +
-    1. Tokens scored before a preemption are not scored again."""
+    """Returns the prompt tokens that a chunk scores: the logits at position p score the token at p
+    + 1. Tokens scored before a preemption are not scored again."""
     first = max(start + 1, len(sequence.prompt_logprobs))
     last = min(end, sequence.num_prompt_tokens - 1)
     return ScoredTokens(sequence, first, max(first, last + 1))
@@ -137,27 +139,28 @@ def _scored_tokens(sequence: Sequence, start: int, end: int) -> ScoredTokens:
 _rank = attrgetter("rank")
 
 PLACES_PER_PRIORITY = 256
-"""The number of later arrivals that a request lets pass for each level of priority between them. It
-is finite, so that no request starves, however many of higher priority arrive."""
+"""The number of later requests that may overtake a request per level of priority. It is finite, so
+that no request starves, however many of higher priority arrive."""
 
 MAX_PRIORITY = 64
-"""The highest priority that counts, in either direction; one beyond it counts as this."""
+"""The largest effective priority, in either direction; values beyond it are clamped."""
 
 
 def rank_of(arrival: int, priority: int) -> int:
-    """Returns the place of a request in the queue: the lower, the earlier. `arrival` counts
-    requests."""
+    """Returns the queue rank of a request; lower ranks run first. `arrival` is the number of the
+    request."""
     clamped = max(-MAX_PRIORITY, min(priority, MAX_PRIORITY))
     return arrival + clamped * PLACES_PER_PRIORITY
 
 
 class WaitingQueue:
     """The waiting sequences of each owner, ordered by rank and then by arrival. Each running
-    sequence of an owner lowers the priority of its next one by one level, so that owners get equal
-    numbers of running sequences. `num_running` is the number of running sequences of each owner."""
+    sequence of an owner lowers the priority of the owner's next one by one level, so that owners
+    get equal numbers of running sequences. `num_running` is the number of running sequences of each
+    owner."""
 
     def __init__(self) -> None:
-        # Owners without waiting sequences are left out.
+        # Has no entry for owners without waiting sequences.
         self._sequences: dict[str, list[Sequence]] = {}
         self._len = 0
         self._first: Sequence | None = None  # None = not known yet
@@ -177,22 +180,23 @@ class WaitingQueue:
 
     @property
     def first(self) -> Sequence:
-        """Returns the next sequence to run. The choice between owners is cached until a change."""
+        """Returns the next sequence to run, over all owners. The result is cached until a
+        change."""
         if self._first is None:
             self._first = min((own[0] for own in self._sequences.values()), key=self.place)
         return self._first
 
     def place(self, sequence: Sequence) -> int:
-        """Returns the position of a sequence in the order over all owners."""
+        """Returns the position of a sequence in the queue over all owners."""
         return sequence.rank + PLACES_PER_PRIORITY * self.num_running[sequence.owner]
 
     def add(self, sequence: Sequence) -> None:
-        """Puts a new sequence after those of equal rank."""
+        """Inserts a new sequence after those of equal rank."""
         own = self._own(sequence)
         own.insert(bisect_right(own, sequence.rank, key=_rank), sequence)
 
     def put_back(self, sequence: Sequence) -> None:
-        """Returns a preempted sequence to the queue, before those of equal rank."""
+        """Inserts a preempted sequence before those of equal rank."""
         own = self._own(sequence)
         own.insert(bisect_left(own, sequence.rank, key=_rank), sequence)
 
@@ -213,15 +217,15 @@ class WaitingQueue:
         self._first = None
 
     def _own(self, sequence: Sequence) -> list[Sequence]:
-        """Counts the sequence, and returns its owner's list, into which the caller inserts it."""
+        """Counts the sequence, and returns its owner's list, for the caller to insert it."""
         self._len += 1
         self._first = None
         return self._sequences.setdefault(sequence.owner, [])
 
 
 def num_held_tokens(sequence: Sequence) -> int:
-    """Returns the number of tokens not to compute yet: 1 for a beam search whose sequences are not
-    in step, otherwise 0."""
+    """Returns the number of tokens to hold back: 1 for a beam search whose sequences are not in
+    step, otherwise 0."""
     return int(sequence.group is not None and len(sequence.group.sequences) > 1)
 
 
@@ -230,7 +234,7 @@ class BlockTables:
 
     Args:
         rope_switch_len: see `Model`.
-        has_states: whether the model has states in addition to attention.
+        has_states: whether the model has recurrent states in addition to attention.
     """
 
     def __init__(
@@ -261,7 +265,7 @@ class BlockTables:
         return ROOT if limit is None or sequence.num_tokens <= limit else LONG_ROOT
 
     def register_full_blocks(self, sequence: Sequence) -> None:
-        """Makes the blocks that are computed to their end findable by their tokens."""
+        """Registers the completely computed blocks in the prefix cache."""
         size = self._blocks.block_size
         for i in range(sequence.num_registered_blocks, sequence.num_computed_tokens // size):
             sequence.prefix_node = self._blocks.register(
@@ -274,9 +278,9 @@ class BlockTables:
             sequence.num_registered_blocks = i + 1
 
     def give_blocks(self, sequence: Sequence, plan: Plan) -> bool:
-        """Reuses what is computed already and allocates the rest of the sequence's blocks.
+        """Reuses cached blocks and allocates the rest of the sequence's blocks.
 
-        False: there are too few, or what they are to be shared with is not computed yet.
+        Returns False if there are too few, or the blocks to share are not computed yet.
         """
         parent = sequence.parent
         root = sequence.prefix_root = sequence.prefix_node = self.prefix_root(sequence)
@@ -290,8 +294,8 @@ class BlockTables:
             end = sequence.num_tokens - num_held_tokens(sequence)
             tokens, salt = sequence.token_ids[:end], sequence.cache_salt
             match = self._blocks.match_prefix(tokens, salt, root, sequence.tenant)
-        # The matched blocks may be cached ones. They are taken before the free blocks are counted,
-        # so that they are neither counted as free nor evicted by the allocations below.
+        # The matched blocks may be in the cached state. They are referenced before free blocks are
+        # counted, so that they are neither counted as free nor evicted by the allocations below.
         self._blocks.share(match.block_ids)
         num_missing = self._blocks.num_blocks_for(sequence.num_tokens) - len(match.block_ids)
         if num_missing > self._blocks.num_free_blocks:
@@ -311,7 +315,7 @@ class BlockTables:
         return not is_finished and self.prefix_root(parent) == root
 
     def _fork_from(self, parent: Sequence, sequence: Sequence, plan: Plan) -> bool:
-        """Shares the parent's prompt blocks. Only the prompt's last token is recomputed for its
+        """Shares the parent's prompt blocks. Only the prompt's last token is recomputed, for its
         logits, which forks its block. With states, computation resumes after the last full
         block."""
         num_shared_tokens = sequence.num_prompt_tokens - 1
@@ -335,7 +339,7 @@ class BlockTables:
     def _count_prefix(self, sequence: Sequence, num_cached_tokens: int, num_own: int) -> None:
         """Counts prefix cache hits once per request. Prompt blocks shared between samples, and a
         sequence's own blocks after a preemption, do not count. The client sees only `num_own`, the
-        hits in its own tenant's text; others would reveal requests of other tenants."""
+        hits in its own tenant's blocks; others would reveal requests of other tenants."""
         sequence.num_computed_tokens = num_cached_tokens
         if sequence.parent is not None:
             sequence.num_cached_tokens = sequence.parent.num_cached_tokens
@@ -349,13 +353,13 @@ class BlockTables:
 
 
 MAX_SCORED_TOKENS = 64
-"""The maximum number of tokens of a chunk of a prompt whose tokens are scored: each costs a row of
+"""The maximum number of tokens of a prompt chunk whose tokens are scored: each needs a row of
 logits."""
 
 
 MAX_RESERVED_TOKENS = 32
-"""The maximum number of tokens that a step keeps for prompts, however many sequences decode: as
-many as a block has, where it has fewer."""
+"""The maximum number of tokens reserved for prompts in each step, however many sequences decode; at
+most the block size."""
 
 
 def _is_decoding(sequence: Sequence) -> bool:
@@ -371,20 +375,20 @@ class Scheduler:
     Running sequences are kept in order of admission. When blocks run out, the newest sequence of
     the owner with the most blocks is preempted: it loses its blocks, is queued before those of
     equal rank, and is recomputed later (mostly from the prefix cache). An owner's only request is
-    preempted only if no owner runs more than one; then the newest is. The oldest sequence can
-    therefore always continue. An owner without running sequences takes a place and blocks from
-    owners that run several requests and hold more blocks than it needs.
+    preempted only if no owner runs more than one; then the newest request is. The oldest sequence
+    can therefore always continue. An owner without running sequences takes a slot and blocks from
+    an owner that runs several requests and holds more blocks than the new sequence needs.
 
     The sequences of a group are adjacent, decode in the same steps and are preempted together. When
-    the first one is admitted, places for the whole group are reserved.
+    the first one is admitted, slots for the whole group are reserved.
 
-    If a model rotates positions of long texts differently (see `long_rope`), a sequence that
-    becomes long is preempted and recomputed.
+    If a model has another RoPE for long contexts (see `long_rope`), a sequence that becomes long is
+    preempted and recomputed.
 
     Attributes:
-        reclaim_blocks: frees the blocks that are held outside sequences, and returns whether there
-            were any. It is called before a sequence is preempted because blocks are missing, and
-            when no sequence could continue.
+        reclaim_blocks: frees blocks that are held outside sequences, and returns whether there were
+            any. Called before a sequence is preempted for lack of blocks, and when no sequence can
+            continue.
     """
 
     def __init__(
@@ -397,11 +401,11 @@ class Scheduler:
         rope_switch_len: int | None = None,
         states: States | None = None,
     ) -> None:
-        """Makes a scheduler over `blocks`. `rope_switch_len`, `states`: see `Model`."""
+        """Creates a scheduler over `blocks`. `rope_switch_len`, `states`: see `Model`."""
         self.waiting = WaitingQueue()
         self.running: list[Sequence] = []
         self.reclaim_blocks: Callable[[], bool] = lambda: False
-        # A running sequence needs a token of budget in every step, or streams would stutter.
+        # A running sequence needs one token of the budget in every step, or streams would stutter.
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self._blocks = blocks
         self._counters = counters
@@ -409,7 +413,7 @@ class Scheduler:
         self._max_num_batched_tokens = max_num_batched_tokens
         self._rope_switch_len = rope_switch_len
         self._states = states
-        # Blocks have thousands of tokens where a model has large states.
+        # Blocks have thousands of tokens in models with large states.
         self._num_reserved_tokens = min(blocks.block_size, MAX_RESERVED_TOKENS)
 
     def add(self, sequence: Sequence) -> None:
@@ -417,8 +421,8 @@ class Scheduler:
         self.waiting.add(sequence)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Adds `child`, a copy of a running sequence, to the running ones. They share blocks until
-        one writes."""
+        """Adds `child`, a copy of a running sequence, to the running sequences. They share blocks
+        until one of them writes."""
         self._blocks.share(parent.block_table)
         self.waiting.note_running(child.owner, 1)
         child.block_table.extend(parent.block_table)
@@ -434,8 +438,8 @@ class Scheduler:
         sequence.status = SequenceStatus.FINISHED
 
     def plan(self, pacing: PrefillPacing) -> Plan:
-        """Chooses the next step's chunks and allocates their blocks. It preempts sequences where
-        blocks are missing.
+        """Chooses the next step's chunks and allocates their blocks. Preempts sequences if blocks
+        are missing.
 
         Args:
             pacing: limits the prompt tokens of a step with decoding sequences. Used only if no
@@ -449,8 +453,8 @@ class Scheduler:
         plan.num_decode_rows = self._plan_decodes(plan)
         plan.num_decodes = len(plan.chunks)
         spare = self._max_num_batched_tokens - plan.num_decode_rows
-        # Many streams may use up the whole budget. Prompts get some tokens nevertheless, since they
-        # would never be computed otherwise.
+        # Many streams may use up the whole budget; some tokens are reserved for prompts, which
+        # would otherwise starve.
         budget = max(spare, self._num_reserved_tokens)
         if len(self.running) == plan.num_decodes and not self.waiting:
             return plan
@@ -465,8 +469,8 @@ class Scheduler:
         return plan
 
     def mark_computed(self, plan: Plan) -> None:
-        """Records that a plan's KV is in the cache, and registers its full blocks in the prefix
-        cache. Drafts are recorded when they are accepted."""
+        """Records that the KV of a plan's tokens is in the cache, and registers full blocks in the
+        prefix cache. Draft tokens are recorded when they are accepted."""
         size = self._blocks.block_size
         self._counters.num_prefill_tokens += plan.num_prefill_tokens
         for sequence, num_tokens in plan.chunks:
@@ -476,7 +480,7 @@ class Scheduler:
                 self._tables.register_full_blocks(sequence)
 
     def check(self) -> None:
-        """Asserts that queues and blocks agree."""
+        """Asserts that queues and blocks are consistent."""
         sequences = [*self.running, *self.waiting]
         assert len({id(s) for s in sequences}) == len(sequences), "a sequence is queued twice"
         assert all(s.status is SequenceStatus.RUNNING for s in self.running)
@@ -499,17 +503,17 @@ class Scheduler:
 
         Returns the number of rows, including drafts.
         """
-        # `spare` counts draft tokens only. Each running sequence has its own token set aside, even
-        # one whose turn comes later in the loop, so that no draft takes the place of a real token.
+        # `spare` is the budget for draft tokens only. One token per running sequence is reserved
+        # beforehand, so that drafts never displace real tokens.
         spare = self._max_num_batched_tokens - len(self.running)
         if self.waiting or not all(map(_is_decoding, self.running)):
             spare -= self._num_reserved_tokens
         if self._states is not None:
             spare = min(spare, self._states.max_draft_tokens)
-        for sequence in tuple(self.running):  # a copy: `_make_writable` may preempt some of them
+        for sequence in tuple(self.running):  # a copy: `_make_writable` may preempt sequences
             group = sequence.group
             if sequence.status is not SequenceStatus.RUNNING or not _is_decoding(sequence):
-                continue  # it was preempted for another, or is a prompt
+                continue  # preempted for another sequence, or still in its prompt
             if group is not None and not all(map(_is_decoding, group.sequences)):
                 continue
             num_tokens = self._num_decoded_tokens(sequence, spare)
@@ -522,12 +526,12 @@ class Scheduler:
         if not sequence.draft_token_ids:
             return 1
         num_tokens = 1 + min(len(sequence.draft_token_ids), max(0, spare))
-        # A guess is not worth a preemption.
+        # A draft is not worth a preemption.
         room = (len(sequence.block_table) + self._blocks.num_free_blocks) * self._blocks.block_size
         return max(1, min(num_tokens, room - sequence.num_computed_tokens - 1))
 
     def _paced_prompt(self) -> tuple[Sequence | None, bool]:
-        """Returns the first prompt, if it must not delay streams, and whether prompts of other
+        """Returns the first prompt, or None if it may delay streams; and whether prompts of other
         requests wait after it (a crowd). Prompts of lower priority than a stream do not form a
         crowd. A crowd takes precedence over streams, unless an owner has several of its prompts and
         another owner without any has a stream.
@@ -564,8 +568,8 @@ class Scheduler:
         return num_tokens
 
     def _make_writable(self, sequence: Sequence, num_tokens: int, plan: Plan) -> bool:
-        """Ensures that the sequence has unshared blocks for its next tokens. Returns False if it
-        was preempted itself, because blocks were missing."""
+        """Ensures that the sequence has unshared blocks for its next tokens. Returns False if the
+        sequence itself was preempted for lack of blocks."""
         size = self._blocks.block_size
         block_table = sequence.block_table
         position = sequence.num_computed_tokens // size
@@ -574,7 +578,7 @@ class Scheduler:
             try:
                 if position == len(block_table):
                     block_table.append(self._blocks.allocate())
-                # Another sample or beam reads the block, and would see what is written there.
+                # Another sample or beam reads the block, and must not see new tokens.
                 elif self._blocks.is_shared(block_table[position]):
                     self._tables.fork_block(sequence, position, plan)
                 position += 1
@@ -591,7 +595,7 @@ class Scheduler:
     def _make_way(self) -> None:
         """If the owner of the next waiting sequence runs nothing, preempts the newest sequence of
         the owner with the most blocks, provided that owner runs several requests and holds more
-        blocks than requested."""
+        blocks than the waiting sequence needs."""
         if not self.waiting:
             return
         sequence = self._next_waiting()
@@ -603,8 +607,8 @@ class Scheduler:
             if self._blocks.num_free_blocks < num_blocks and self.reclaim_blocks():
                 continue
             owner, num_held = self._largest_owner()
-            # An owner that holds no more than this sequence asks for is left alone: two owners
-            # could otherwise preempt each other in turn, and neither would make progress.
+            # An owner that holds no more blocks than this sequence needs is not preempted:
+            # otherwise two owners could preempt each other in turn without progress.
             if owner is None or num_held <= num_blocks:
                 return
             # A sequence of higher priority would be admitted again before this one, in each step.
@@ -614,8 +618,8 @@ class Scheduler:
             self._preempt_newest(owner, Plan())
 
     def _largest_owner(self) -> tuple[str | None, int]:
-        """Returns, among owners that run several requests, the one with the most blocks, and their
-        number."""
+        """Returns the owner with the most blocks among those that run several requests, and its
+        number of blocks; (None, 0) = no such owner."""
         held: Counter[str] = Counter()
         requests: defaultdict[str, set[Hashable]] = defaultdict(set)
         for sequence in self.running:
@@ -626,12 +630,12 @@ class Scheduler:
         return owner, 0 if owner is None else held[owner]
 
     def _newest(self, owner: str) -> Sequence:
-        """Returns the owner's running sequence that was admitted last."""
+        """Returns the owner's most recently admitted running sequence."""
         return next(s for s in reversed(self.running) if s.owner == owner)
 
     def _preempt_newest(self, owner: str, plan: Plan) -> None:
-        """Preempts the owner's sequence that was admitted last, with its group, and takes them out
-        of the plan."""
+        """Preempts the owner's most recently admitted sequence and its group, and removes them from
+        the plan."""
         last = self._newest(owner)
         group = last.group
         sequences = [last] if group is None else [s for s in self.running if s.group is group]
@@ -641,8 +645,8 @@ class Scheduler:
 
     def _preempt_all(self, sequences: list[Sequence]) -> None:
         """Preempts running sequences, given in order of admission, which is also their order in the
-        queue. Afterwards, the first sample of each group computes the prompt, and the group's
-        others share its blocks."""
+        queue. Afterwards, the first sample of each group computes the prompt, and the others share
+        its blocks."""
         for sequence in reversed(sequences):
             self._preempt(sequence)
         firsts = {s.group: s for s in reversed(sequences) if s.group is not None}
@@ -651,7 +655,7 @@ class Scheduler:
                 sequence.parent = None if sequence is first else first
 
     def _restart_outgrown(self) -> None:
-        """Preempts sequences that have exceeded the rotation limit, because their KV must be
+        """Preempts sequences that have exceeded `rope_switch_len`, because their KV must be
         recomputed. Not counted as a preemption for lack of blocks."""
         if self._rope_switch_len is None:
             return
@@ -683,8 +687,8 @@ class Scheduler:
             sequence = self._next_waiting()
             if before is not None and place(sequence) >= place(before):
                 break
-            # The loop stops at the first sequence that does not fit. A smaller one after it is not
-            # admitted instead: a large one might otherwise wait for ever.
+            # The loop stops at the first sequence that does not fit. Smaller ones after it are not
+            # admitted: a large one might otherwise wait forever.
             num_new = self._num_newly_reserved(sequence)
             if num_seqs + num_new > self.max_num_seqs:
                 break
@@ -710,7 +714,7 @@ class Scheduler:
         return next(is_waiting, self.waiting.first)
 
     def _num_reserved_seqs(self) -> int:
-        """Returns the maximum number of sequences that the running ones may fork to."""
+        """Returns the maximum number of sequences to which the running ones may fork."""
         groups = {s.group for s in self.running if s.group is not None}
         num_single = sum(s.group is None for s in self.running)
         return num_single + sum(group.size for group in groups)

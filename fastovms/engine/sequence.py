@@ -1,4 +1,4 @@
-"""A sequence: the tokens of one sample, the number of computed ones, and their KV blocks."""
+"""A sequence: one sample's tokens, how many of them are computed, and their KV blocks."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class LogitsProcessor(Protocol):
 
 
 class Scout(Protocol):
-    """Follows guessed tokens through a sample's grammar without changing its state."""
+    """A cursor that follows draft tokens through a sample's grammar without changing its state."""
 
     def follow(self, token_ids: list[int]) -> int:
-        """Advances with tokens up to the first that the grammar does not allow. Returns the number
-        of accepted tokens."""
+        """Advances over tokens, up to the first one that the grammar does not allow. Returns the
+        number of accepted tokens."""
 
     def forced_tokens(self) -> list[int]:
-        """Returns the tokens that must follow, if only one continuation is possible."""
+        """Returns the tokens that must follow, as long as only one continuation is possible."""
 
 
 class SequenceGrammar(LogitsProcessor, Protocol):
-    """The grammar of one sample, as used by the engine.
+    """The state of one sample's grammar, as used by the engine.
 
     Attributes:
         error: why the grammar cannot continue; "" = no error.
@@ -49,7 +49,8 @@ class SequenceGrammar(LogitsProcessor, Protocol):
         allows."""
 
     def forced_tokens(self, token_ids: array[int]) -> list[int]:
-        """Returns the tokens that must follow `token_ids`, if only one continuation is possible."""
+        """Returns the tokens that must follow `token_ids`, as long as only one continuation is
+        possible."""
 
     def scout(self, token_ids: array[int]) -> Scout | None:
         """Returns a scout positioned after `token_ids`; None if the grammar has ended."""
@@ -58,12 +59,12 @@ class SequenceGrammar(LogitsProcessor, Protocol):
 
 
 class DrawState(NamedTuple):
-    """The state of drawing one sample's tokens, in addition to its sampling parameters.
+    """The state for drawing one sample's tokens, in addition to its sampling parameters.
 
     Attributes:
         seed: 64 bits.
         processors: the logits processors, applied in this order before the grammar.
-        grammar: the position of the sample in its grammar, if it has one.
+        grammar: the state of the sample's grammar; None = no grammar.
     """
 
     seed: int = 0
@@ -72,8 +73,8 @@ class DrawState(NamedTuple):
 
 
 class SequenceGroup:
-    """Sequences that run and draw their tokens in step: the beams of a search. `size` is the
-    maximum number of its sequences."""
+    """Sequences that are computed in step: the beams of a search. `size` is the maximum number of
+    its sequences."""
 
     __slots__ = ("sequences", "size")
 
@@ -83,7 +84,7 @@ class SequenceGroup:
 
 
 class Sequence:
-    """One sample of a request, or one beam of a search for its samples.
+    """One sample of a request, or one beam of a search.
 
     There are no prefill and decode phases: a sequence is scheduled whenever `num_computed_tokens <
     num_tokens`, and a token is sampled in the step that catches up.
@@ -91,25 +92,26 @@ class Sequence:
     Attributes:
         token_ids: int64, prompt and generated tokens.
         num_computed_tokens: tokens whose KV is in the cache (a prefix of `token_ids`).
-        num_cached_tokens: prompt tokens that were in the prefix cache when it was first admitted.
-        num_own_cached_tokens: the cached tokens that its own tenant had computed or used before.
+        num_cached_tokens: prompt tokens found in the prefix cache at the first admission.
+        num_own_cached_tokens: those of the cached tokens that its own tenant had computed or used.
         is_prefix_counted: whether these two counts are final.
-        block_table: int32 ids of the KV blocks, in order. Owned through `BlockManager` only.
-        adapter: the number of the adapter that it is computed with; 0 = none.
-        cache_salt: prefixes are shared only with sequences of the same salt, see `prefix_salt`.
-        tenant: cached prefixes on disk, and texts to draft from, are shared only within a tenant.
-        owner: the key or address that shares the engine with others.
+        block_table: int32 ids of the KV blocks, in order. Changed only with `BlockManager`.
+        adapter: the number of its LoRA adapter; 0 = none.
+        cache_salt: prefixes are shared only between sequences with the same salt; see
+            `prefix_salt`.
+        tenant: cached prefixes on disk, and text for drafts, are shared only within a tenant.
+        owner: the API key or address, for sharing the engine fairly.
         priority: the client's value; lower values run first.
         prefix_root: the prefix cache's node before the first block of `block_table`.
         prefix_node: the prefix cache's node of the last registered full block.
         num_registered_blocks: full blocks of `block_table` that are registered in the prefix cache.
-        draft_token_ids: int64, a guess at what follows, to be verified in the next step.
-        grammar: the position of the sample in its grammar, or None.
+        draft_token_ids: int64, draft tokens to be verified in the next step.
+        grammar: the state of the sample's grammar; None = no grammar.
         processors: the logits processors, with the grammar last.
         prompt_logprobs: log probabilities of the prompt tokens scored so far; only sample 0 scores
             its prompt.
         parent: the sample whose prompt blocks this one shares once they are computed.
-        group: the sequences that run in step with this one, or None.
+        group: the group of sequences that run in step with this one; None = none.
     """
 
     __slots__ = (
@@ -160,7 +162,7 @@ class Sequence:
 
         Args:
             index: the index of the sample in the request.
-            token_limit: the length in tokens, prompt included, at which the sequence ends.
+            token_limit: the length in tokens, including the prompt, at which the sequence ends.
             parent: the sample that computes the prompt for this one, if any.
             drawing: how its tokens are drawn; None = only by `request.params`.
         """
@@ -201,8 +203,8 @@ class Sequence:
         self.num_registered_blocks = 0
 
     def fork(self, seq_id: int) -> Sequence:
-        """Returns a copy with the same tokens and computed count, in the same group but not in its
-        list yet, and without blocks."""
+        """Returns a copy with the same tokens and computed count, of the same group but not added
+        to its list yet, and without blocks."""
         child = copy.copy(self)
         child.seq_id = seq_id
         child.token_ids = self.token_ids[:]
@@ -217,7 +219,7 @@ class Sequence:
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether prompt tokens still wait for their log probabilities."""
+        """Whether prompt tokens still need log probabilities."""
         return (
             self.params.prompt_logprobs is not None
             and self.index == 0
@@ -237,10 +239,10 @@ class Sequence:
         return len(self.token_ids) - self.num_prompt_tokens
 
     def append(self, token_id: int) -> FinishReason | None:
-        """Adds a sampled token. Returns why the sequence ends with it, or None if it continues."""
+        """Adds a sampled token. Returns the finish reason, or None if the sequence continues."""
         self.token_ids.append(token_id)
         params = self.params
-        # A complete grammar allows only end tokens, so that these cannot be ignored.
+        # A complete grammar allows only end tokens, so they cannot be ignored.
         if token_id in params.eos_token_ids and not (params.ignore_eos and self.grammar is None):
             return FinishReason.STOP
         if token_id in params.stop_token_ids:

@@ -1,4 +1,4 @@
-"""Measures the costs of steps, and derives the pace of prefill."""
+"""Measures the duration of steps, and derives how many prompt tokens a step may have."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from fastovms.engine.sequence import Sequence
 
 _MEMORY: Final = 9
-"""The number of measurements of about one size that are remembered. Their median counts: a machine
-with neighbours has outliers."""
+"""The number of recent measurements kept per size class. Their median is used: on a shared machine
+there are outliers."""
 
 
 def _size_class(size: int) -> int:
@@ -21,15 +21,14 @@ def _size_class(size: int) -> int:
 
 
 class CostCurve:
-    """Measured seconds by size. Sizes are positive; similar sizes are combined."""
+    """Measured seconds by size. Sizes are positive; similar sizes are combined into classes."""
 
     def __init__(self, *, starts_at_zero: bool, memory: int | None = None) -> None:
-        """
-        Args:
-            starts_at_zero: size 0 costs nothing. Otherwise sizes below the smallest known one cost
-                as much as that.
-            memory: the number of measurements of other sizes after which one is dropped; None =
-                never.
+        """Args:
+        starts_at_zero: whether size 0 costs nothing. If not, sizes below the smallest known one
+            cost as much as that one.
+        memory: the number of measurements of other sizes after which one is dropped; None =
+            never.
         """
         self._starts_at_zero = starts_at_zero
         self._memory = memory
@@ -41,12 +40,12 @@ class CostCurve:
         self._confirmed: list[int] = []
 
     def knows(self, size: int) -> bool:
-        """Returns whether about this size has been measured."""
+        """Returns whether a similar size has been measured."""
         return _size_class(size) in self._samples
 
     def learn(self, size: int, seconds: float) -> None:
-        """Records a measurement. The first one of a size is used only until some size has been
-        measured twice, because the first step of a size is slowed by preparation."""
+        """Records a measurement. The first measurement of a size counts only until some size has
+        been measured twice, because the first step of a size is slowed by preparation."""
         key = _size_class(size)
         samples = self._samples.get(key)
         if samples is None:
@@ -74,8 +73,8 @@ class CostCurve:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether a size has been measured twice. Until then all measurements are first ones, which
-        may be ten times too slow."""
+        """Whether any size has been measured twice. Until then all measurements are first ones,
+        which may be ten times too slow."""
         return bool(self._confirmed)
 
     @property
@@ -84,7 +83,7 @@ class CostCurve:
 
     def seconds(self, size: float, *, beyond: float = 0.0) -> float | None:
         """Returns the estimated seconds of a size; None = nothing has been measured. Above the
-        largest known size, each further unit costs `beyond` seconds."""
+        largest known size, each additional unit costs `beyond` seconds."""
         classes = self._classes
         if not classes:
             return None
@@ -104,23 +103,23 @@ class CostCurve:
 
 
 _NUM_RECENT: Final = 16
-"""Pieces that a new one may be compared with, to see what context costs."""
+"""The number of recent pieces with which a new one is compared to estimate the cost of context."""
 
 _NUM_GROWTHS: Final = 9
 """Number of comparisons whose median is used."""
 
 _PREFILL_MEMORY: Final = 64
-"""The number of pieces of other lengths after which one is forgotten. Otherwise a length that was
-slow because of other processes would never be tried again."""
+"""The number of pieces of other lengths after which a measurement is dropped. Otherwise a length
+that was slow because of other processes would never be tried again."""
 
 _MIN_DISTANCE: Final = 512
-"""Least difference between the contexts of two compared pieces, in tokens. With a smaller one the
-noise of the measurements exceeds the effect of the context."""
+"""The minimum difference between the contexts of two compared pieces, in tokens: below that, noise
+exceeds the effect of context."""
 
 
 _MIN_COMPARED_TOKENS: Final = 32
-"""Least number of tokens of a compared piece. In shorter ones the fixed cost of a step with prompt
-tokens dominates."""
+"""The minimum number of tokens of a compared piece. In shorter ones the fixed cost of a step with
+prompt tokens dominates."""
 
 
 class _Piece(NamedTuple):
@@ -129,8 +128,8 @@ class _Piece(NamedTuple):
 
 
 class PrefillCosts:
-    """Estimates the seconds that a piece of a prompt adds to a step: the seconds of its tokens
-    without context, times (1 + context tokens * growth). The growth comes from attention."""
+    """Estimates the seconds that a prompt chunk adds to a step: the seconds of its tokens without
+    context, times (1 + context tokens * growth). The growth is caused by attention."""
 
     def __init__(self) -> None:
         self._at_start = CostCurve(starts_at_zero=True, memory=_PREFILL_MEMORY)
@@ -139,8 +138,8 @@ class PrefillCosts:
         self._growth = 0.0
 
     def learn(self, num_tokens: int, context: float, seconds: float) -> None:
-        """Records the pieces of prompts in one step. `context` is the average number of tokens
-        before each of their tokens."""
+        """Records the prompt chunks of one step. `context` is the average number of tokens before
+        each of their tokens."""
         if num_tokens >= _MIN_COMPARED_TOKENS:
             piece = _Piece(context, seconds / num_tokens)
             for other in self._recent:
@@ -159,18 +158,18 @@ class PrefillCosts:
 
     @property
     def token_seconds(self) -> float | None:
-        """The time of a token in the longest measured piece without context, or None."""
+        """The seconds per token in the longest measured chunk, without context; None = unknown."""
         largest = self._at_start.largest()
         return None if largest is None else largest[1] / largest[0]
 
     def seconds(self, num_tokens: int, context: float) -> float | None:
-        """Returns the time that a piece would add; None = unknown."""
+        """Returns the seconds that a chunk would add; None = unknown."""
         at_start = self._at_start.seconds(num_tokens, beyond=self.token_seconds or 0.0)
         return None if at_start is None else at_start * (1 + self._growth * context)
 
     def num_tokens_within(self, seconds: float, start: int, most: int) -> int:
-        """Returns the number of tokens from position `start` on, at most `most`, that fit into
-        `seconds`; `most` if nothing is known."""
+        """Returns the number of tokens from position `start` on, at most `most`, that can be
+        computed in `seconds`; `most` if nothing is known."""
         fitting, too_many = 0, most + 1
         while too_many - fitting > 1:
             middle = (fitting + too_many) // 2
@@ -183,15 +182,15 @@ class PrefillCosts:
 
 
 _DRAFT_MEMORY: Final = 64
-"""The number of drafts of other lengths after which one is forgotten. Otherwise a length that was
-slow once would never be tried again."""
+"""The number of drafts of other lengths after which a measurement is dropped. Otherwise a length
+that was slow once would never be tried again."""
 
 _SHORTEST_PAUSE: Final = 64
 _LONGEST_PAUSE: Final = 1024
 
 _NUM_TRIED: Final = 16
-"""The largest number of measured drafts of a trial. Drafts after these are made only because they
-are worth their cost, which ends the pauses."""
+"""The maximum number of measured drafts of a trial. Drafts after that are made only if they pay
+off, which ends the pauses."""
 
 
 class DraftCosts:
@@ -199,7 +198,7 @@ class DraftCosts:
 
     Drafts that seem too expensive are not made and therefore not measured again, even if the high
     cost was temporary. After a pause they count as cheap again, and new measurements replace the
-    old ones. Pauses grow while drafts are still not worth their cost.
+    old ones. Pauses grow as long as drafts do not pay off.
     """
 
     def __init__(self) -> None:
@@ -209,7 +208,8 @@ class DraftCosts:
         self._num_learned = 0
 
     def learn(self, num_drafts: int, seconds: float, now: int) -> None:
-        """Records the time that this number of rows added. `now` is the number of the step."""
+        """Records the seconds that this number of draft rows added. `now` is the number of the
+        step."""
         if self.is_trial_due(now):
             self._curve = CostCurve(starts_at_zero=True, memory=_DRAFT_MEMORY)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
@@ -230,8 +230,8 @@ class DraftCosts:
         return self._refused_at is not None and now - self._refused_at >= self._pause
 
     def seconds(self, num_drafts: int, token_seconds: float | None, now: int) -> float:
-        """Returns the estimated seconds of this number of rows. `token_seconds` are the seconds of
-        a prompt token, if known, as a bound for a row."""
+        """Returns the estimated seconds of this number of draft rows. `token_seconds` are the
+        seconds of a prompt token, if known, as an upper bound for a row."""
         seconds = self._curve.seconds(num_drafts, beyond=token_seconds or 0.0)
         assert seconds is not None
         # A first measurement may be far too slow, and would then prevent a second one.
@@ -242,21 +242,20 @@ class DraftCosts:
 
 
 _PLAIN_EVERY: Final = 768
-"""Steps of the same number of sequences in which some steps without drafts are made, even if drafts
-seem to be faster. The gain of drafts shows only in comparison, and contexts and sequences
-change."""
+"""The length of a window: in each, some steps are made without drafts, even if drafts seem faster,
+because contexts and sequences change and the gain of drafts shows only in comparison."""
 
 _NUM_PLAIN: Final = 5
-"""Measured steps without drafts in each window: the majority of the samples of a `CostCurve`, so
-that they determine its median."""
+"""The number of measured steps without drafts in each window: a majority of a `CostCurve`'s
+measurements, so that they determine its median."""
 
 _NUM_PLAIN_STEPS: Final = 1 + _NUM_PLAIN
-"""Largest number of steps without drafts in each window. The first one has another shape than the
-step before and is not measured."""
+"""The maximum number of steps without drafts in each window. The first one is not measured, because
+its shape differs from the previous step's."""
 
 
 class _PlainWindow:
-    """Counts the steps of a number of sequences, and those measured without drafts."""
+    """Counts the steps with a certain number of sequences, and those measured without drafts."""
 
     __slots__ = ("num_plain", "num_steps")
 
@@ -279,11 +278,10 @@ class StepCosts:
     prompt tokens. The latter two are learned as differences, so that they stay valid while contexts
     grow. Decodes and drafts are measured in steps with the same shape (numbers of sequences, rows
     and prompt tokens) as the previous step, for which OpenVINO is prepared; the extra cost of a
-    changed shape is learned separately. Drafts that were not worth their cost are retried later
-    (see `DraftCosts`), and occasional steps without drafts are requested.
+    changed shape is learned separately. Drafts that did not pay off are retried later (see
+    `DraftCosts`), and occasional steps without drafts are requested.
 
-    Takes a few microseconds per step and some kilobytes. `prefills` are the costs of pieces of
-    prompts.
+    Takes a few microseconds per step and some kilobytes. `prefills` are the costs of prompt chunks.
     """
 
     def __init__(self) -> None:
@@ -344,7 +342,8 @@ class StepCosts:
             return
         drafts = self._drafts.setdefault(num_decodes.bit_length(), DraftCosts())
         if drafts.is_trial_due(self._num_steps):
-            # A wrong cost of changes may be the reason why drafts did not pay: learn it again.
+            # A wrong cost of shape changes may be the reason why drafts did not pay off: measure it
+            # again.
             self._changes.clear()
         change = self.shape_change_seconds if is_change else 0.0
         drafts.learn(num_drafts, max(0.0, seconds - plain - change), self._num_steps)
@@ -364,8 +363,8 @@ class StepCosts:
 
     @property
     def shape_change_seconds(self) -> float:
-        """The extra cost of a step whose shape differs from that of the step before. The step after
-        a single one of another shape also has it."""
+        """The extra cost of a step whose shape differs from the previous step's. The step after a
+        single one of another shape also has this cost."""
         return statistics.median(self._changes) if self._changes else 0.0
 
     def decode_seconds(self, num_sequences: int, num_rows: int) -> float | None:
@@ -387,12 +386,12 @@ class StepCosts:
 
     @property
     def last_num_rows(self) -> int:
-        """The number of rows of decodes in the last step."""
+        """The number of decode rows in the last step."""
         return self._last_shape[1]
 
     def next_decode_seconds(self, num_sequences: int, num_rows: int) -> float | None:
         """Returns the estimated seconds of the next step, including the extra cost if its shape
-        differs from the last one's; see `decode_seconds`."""
+        differs from the last step's; see `decode_seconds`."""
         seconds = self.decode_seconds(num_sequences, num_rows)
         if seconds is None or (num_sequences, num_rows, 0) == self._last_shape:
             return seconds
@@ -402,39 +401,40 @@ class StepCosts:
         return seconds + self.shape_change_seconds
 
     def _drafts_of(self, num_sequences: int) -> DraftCosts | None:
-        """Returns the measurements of the nearest number of sequences."""
+        """Returns the draft costs for the nearest measured number of sequences; None = not
+        measured."""
         wanted = num_sequences.bit_length()
         nearest = min(self._drafts, key=lambda key: abs(key - wanted), default=None)
         return None if nearest is None else self._drafts[nearest]
 
 
 MAX_SLOWDOWN: Final = 2.0
-"""The maximum duration of a step with a piece of a prompt, as a multiple of that of a step without
-one. It is below 2.5, which gaps between tokens may reach at their 99th percentile, since every
-estimate errs."""
+"""The maximum duration of a step with a prompt chunk, as a multiple of a step without one. It is
+below 2.5, the goal for the 99th percentile of gaps between tokens, because estimates have
+errors."""
 
 UNSEEN_SECONDS: Final = 0.045
-"""The seconds that a step may take in any case: readers do not notice delays below 50 ms, and
-estimates have errors."""
+"""The seconds that a step may always take: readers do not notice delays below 50 ms, and estimates
+have errors."""
 
 SHORT_SECONDS: Final = 1.0
-"""The duration of a prompt that is computed in whole steps, even if other sequences decode: it ends
-before small pieces would help."""
+"""A prompt that takes less than this many seconds is not split, even if other sequences decode:
+smaller chunks would not help."""
 
 MIN_PREFILL_TOKENS: Final = 16
-"""The fewest tokens of a prompt together with decodes: fewer cost nearly as much time."""
+"""The minimum number of prompt tokens in a step with decodes: fewer cost nearly as much time."""
 
 _GRAIN: Final = 16
 """The number of tokens of a step is a multiple of this, so that its shape rarely changes."""
 
 
 class PrefillPacing:
-    """Bounds the pieces of prompts by the time that they cost decoding sequences.
+    """Limits prompt chunks by the time by which they delay decoding sequences.
 
-    The cost per token of a piece hardly depends on its length, from 8 tokens on. On two cores, a
-    step of 1 to 512 tokens takes 7.2 ms plus 0.36 ms a token with 135M parameters in int8, and
-    30 ms plus 2.1 ms a token with 1.2B in int4. So small pieces cost the prompt only the steps that
-    decoding sequences need anyway; but the prompts that wait after it wait longer.
+    The cost per prompt token hardly depends on the chunk's length, from 8 tokens on. On two cores,
+    a step of 1 to 512 tokens takes 7.2 ms plus 0.36 ms a token with 135M parameters in int8, and 30
+    ms plus 2.1 ms a token with 1.2B in int4. Small chunks therefore cost the prompt only the steps
+    that decoding sequences need anyway; but prompts that wait after it wait longer.
     """
 
     def __init__(self, costs: StepCosts) -> None:
@@ -449,12 +449,12 @@ class PrefillPacing:
         *,
         is_crowd: bool = False,
     ) -> int:
-        """Returns the number of tokens of a prompt that the next step may have in addition to its
-        decodes.
+        """Returns the maximum number of prompt tokens that the next step may have in addition to
+        its decodes.
 
         Args:
             num_rows: the number of decode rows, including drafts.
-            budget: the maximum result, returned also while too little is measured.
+            budget: the maximum result, returned also while too little has been measured.
             is_crowd: whether more prompts wait after this one, so that even short prompts delay
                 streams for long.
         """

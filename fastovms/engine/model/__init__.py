@@ -1,5 +1,5 @@
-"""Runs the model on its device: rewrites it for paged attention, compiles it, and computes steps.
+"""Runs a model on its device: rewrites it for paged attention, compiles it, and computes steps.
 
-`PagedModel` takes `StepInputs` and gives logits. It does not handle sequences, requests or
+`PagedModel` takes `StepInputs` and returns logits. It does not handle sequences, requests or
 sampling.
 """

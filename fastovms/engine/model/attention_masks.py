@@ -1,8 +1,8 @@
-"""Determines the attention of each layer from an exported model's masks.
+"""Determines each layer's attention from the masks in an exported model's graph.
 
-A mask is part of the graph, and may come from anywhere: windows have several names and forms, and
-biases by distance (ALiBi) are added to it. Masks are therefore not parsed but evaluated, for
-queries at some positions. The result shows which keys each query attends to, and with which bias.
+Masks are computed by the graph in many ways: sliding windows have several forms, and biases by
+distance (ALiBi) are added. Masks are therefore not parsed but evaluated, for queries at some
+positions. The result shows which keys each query attends to, and with which bias.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Floats = NDArray[np.float32]
 _ATTENTION: Final = "ScaledDotProductAttention"
 _MASK_INPUT: Final = 3
 _HIDDEN: Final = -1e4
-"""Masks hold -65504, the lowest float32, or minus infinity for keys that are not to be seen."""
+"""Mask values below this hide a key: masks use -65504, the lowest float32, or minus infinity."""
 
 _TOLERANCE: Final = 1e-3
-"""The maximum distance of biases from a slope, as a share of the largest bias."""
+"""The maximum deviation of biases from a linear slope, relative to the largest bias."""
 
 
 class UnknownMask(Exception):
@@ -35,7 +35,7 @@ class UnknownMask(Exception):
 
 
 class LayerAttention(NamedTuple):
-    """The keys that a layer's queries attend to: the key at their own position and those before it.
+    """Which keys a layer's queries attend to, among the key at their own position and earlier ones.
 
     Attributes:
         window: the number of keys up to the query's own position; None = all.
@@ -47,11 +47,11 @@ class LayerAttention(NamedTuple):
 
 
 class ModelAttention(NamedTuple):
-    """The attention masks of all layers.
+    """The attention of all layers.
 
     Attributes:
         layers: the attention of each layer, in order.
-        max_len: the text length up to which this is exact; None = any.
+        max_len: the context length up to which this is exact; None = any.
     """
 
     layers: tuple[LayerAttention, ...]
@@ -59,8 +59,8 @@ class ModelAttention(NamedTuple):
 
 
 def attentions_of(model: ov.Model, max_model_len: int) -> ModelAttention:
-    """Returns the attention of a stateful model's layers, by evaluating its masks for texts of up
-    to `max_model_len` tokens. Raises UnknownMask if the masks depend on something other than text
+    """Returns the attention of a stateful model's layers, by evaluating its masks for sequences of
+    up to `max_model_len` tokens. Raises UnknownMask if the masks depend on anything but sequence
     lengths."""
     operations = model.clone().get_ordered_ops()
     layers = [node for node in operations if node.get_type_name() == _ATTENTION]
@@ -91,7 +91,7 @@ def _describe(row: Row, num_layers: int, max_model_len: int) -> ModelAttention:
 
 def _attention_up_to(row: Callable[[int], Floats], last: int) -> LayerAttention | None:
     """Derives the attention from the mask row of the last position, and checks other rows against
-    it; None = other rows differ in form."""
+    it; None = other rows do not match."""
     attention = _attention_of(row(last))
     if attention is None:
         return None
@@ -100,8 +100,7 @@ def _attention_up_to(row: Callable[[int], Floats], last: int) -> LayerAttention 
 
 
 def _attention_of(row: Floats) -> LayerAttention | None:
-    """Returns the attention with this mask row; None = neither full nor a window, with or without
-    slopes."""
+    """Returns the attention with this mask row; None = neither full attention nor a window."""
     visible = row > _HIDDEN
     num_visible = int(visible[0].sum())
     if num_visible == 0:
@@ -116,7 +115,7 @@ def _attention_of(row: Floats) -> LayerAttention | None:
 
 
 def _distinguishing_positions(attention: LayerAttention, last: int) -> list[int]:
-    """Returns the positions of queries whose rows distinguish chunked, window and full
+    """Returns the query positions whose mask rows distinguish chunked, window and full
     attention."""
     window = attention.window or 0
     positions = {last - 1, last // 2, last - window // 2, window, window - 1, window // 2}
@@ -139,9 +138,9 @@ def _is_seen(row: Floats, attention: LayerAttention) -> bool:
 
 
 def _longest(row: Callable[[int], Floats], last: int) -> tuple[LayerAttention, int]:
-    """Returns the attention that describes all queries of a text, for the longest possible text,
-    and that text's length. For chunked attention it is the first chunk; for biases rounded to bf16
-    (Falcon's ALiBi) it is 256."""
+    """Returns the attention that describes all queries of a sequence, for the longest possible
+    sequence, and that length. For chunked attention it is the first chunk; for biases rounded to
+    bf16 (Falcon's ALiBi) it is 256."""
     low, high, found = 0, last, LayerAttention()
     while high - low > 1:
         middle = (low + high) // 2
@@ -154,7 +153,7 @@ def _longest(row: Callable[[int], Floats], last: int) -> tuple[LayerAttention, i
 
 
 class _Masks:
-    """The masks' part of a model, compiled."""
+    """The compiled part of a model that computes the masks."""
 
     def __init__(self, layers: Sequence[Node]) -> None:
         outputs: list[Any] = []
@@ -170,7 +169,8 @@ class _Masks:
                 places[key] = len(outputs)
                 outputs.append(mask)
             self._output_of.append(places[key])
-        # Not called as a CompiledModel is: it would keep itself, and the model, in memory for ever.
+        # Calling the CompiledModel itself would make a reference cycle that keeps it, and the
+        # model, in memory.
         self._request = _compile(outputs).create_infer_request() if outputs else None
         self._rows: dict[int, list[Floats]] = {}
 
@@ -220,7 +220,8 @@ _VALUES: Final[Mapping[str, _Value]] = {
     "beam_idx": lambda position, shape: np.zeros(1, np.int32),
     _PAST: lambda position, shape: _empty_past(position, shape),
 }
-"""Makes the inputs for one query, alone in its batch, after `position` keys."""
+"""Functions that create each input for a batch of one query after `position` keys, by input
+name."""
 
 
 def _kind(port: Any) -> str:
@@ -231,14 +232,14 @@ def _kind(port: Any) -> str:
 
 
 def _empty_past(position: int, shape: ov.PartialShape) -> Floats:
-    """Returns an empty array for a past state: of the open dimensions, the first is the batch, the
-    next the text length."""
+    """Returns an empty array for a past state. Of the dynamic dimensions, the first is the batch
+    size, and the second the sequence length."""
     lengths = iter((1, position))
     return np.zeros([d.get_length() if d.is_static else next(lengths) for d in shape], np.float32)
 
 
 def _compile(outputs: Sequence[Any]) -> ov.CompiledModel:
-    """Compiles the part of the graph that the outputs depend on, with inputs instead of state
+    """Compiles the part of the graph on which the outputs depend, with inputs instead of state
     reads. Changes the original model."""
     parameters: list[Node] = []
     nodes = (output.get_node() for output in outputs)

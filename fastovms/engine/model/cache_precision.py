@@ -1,4 +1,4 @@
-"""Declares the precisions of a KV cache."""
+"""The supported precisions of a KV cache."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ CACHE_PRECISIONS: Final = ("u4", "u8", "f16", "bf16", "f32")
 
 _PROPERTIES: Final = ("KV_CACHE_PRECISION", "KEY_CACHE_PRECISION", "VALUE_CACHE_PRECISION")
 _OPENVINO_NAMES: Final = {"FP16": "f16", "BF16": "bf16", "FP32": "f32"}
-"""Older names, which OpenVINO still takes."""
+"""Older names that OpenVINO still accepts."""
 
 
 def check_cpu_cache(properties: Mapping[str, object]) -> None:
-    """Checks the properties before a model is compiled for the CPU. OpenVINO accepts u3, too, and
-    then fails with an unclear message. Raises ConfigurationError if the CPU does not support this
-    cache precision."""
+    """Checks the KV cache precision in properties for the CPU. Raises ConfigurationError if it is
+    not supported: OpenVINO also accepts u3, and then fails with an unclear message."""
     for name in _PROPERTIES:
         value = properties.get(name, CACHE_PRECISIONS[0])
         if _OPENVINO_NAMES.get(str(value), value) not in CACHE_PRECISIONS:

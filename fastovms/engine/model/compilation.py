@@ -1,25 +1,25 @@
 """Chooses the precisions in which a model is compiled, and compiles it.
 
-Compressed weights are multiplied with activations in 8 bits where the CPU can (VNNI), in groups
-that share a scale. On other processors OpenVINO would still use bf16, which took 1.04 to 1.13 times
-as long as f32 (135M and 0.5B in int8, 8 and 128 rows, and 1 row of the 0.5B; Zen 3).
+On CPUs with VNNI, compressed weights are multiplied with 8-bit activations, in groups that share a
+scale. On other CPUs OpenVINO would still use bf16, which took 1.04 to 1.13 times as long as f32
+(135M and 0.5B in int8, 8 and 128 rows, and 1 row of the 0.5B; Zen 3).
 
-Groups of 128 are up to a quarter faster than OpenVINO's of 32. Weights whose own groups are
-smaller, as in GGUF files, need activations in groups as small: with groups of 32 a prefill takes
-0.46 to 0.58 of the time that f32 takes, and a step of 8 tokens 0.42 to 0.5. On the demo model and a
-page of English the KL divergence from f32 throughout was 0.0027 with groups of 128, and 0.0015 with
-those of 32 and weights in groups of 32. In bf16 without AMX, too, activations have 8 bits:
-otherwise prompts take 1.14 to 1.22 times as long (bench/results/performance.md, Quality).
+Groups of 128 are up to a quarter faster than OpenVINO's default, 32. Weights with smaller groups,
+as in GGUF files, need activations in equally small groups: with groups of 32 a prefill takes 0.46
+to 0.58 of the time of f32, and a step of 8 tokens 0.42 to 0.5. On the demo model and a page of
+English the KL divergence from f32 was 0.0027 with groups of 128, and 0.0015 with groups of 32 for
+both. In bf16 without AMX, activations are 8-bit, too: otherwise prompts take 1.14 to 1.22 times as
+long (bench/results/performance.md, Quality).
 
-With AMX steps of many tokens are fastest in bf16, which does without 8-bit activations, but steps
-of few are not: there the model is compiled twice, for large and for small steps, over one KV cache,
-where the second one fits in a quarter of the free memory. Where bf16 is computed by AVX-512 alone,
-nothing is gained by that: with models of 135M (int8) and 1.2B (int4) parameters on two cores of an
-EPYC, bf16 alone came to 1.00 and 0.99 of the speed of both, and f32 alone to 1.00 and 0.97.
+With AMX, large steps are fastest in bf16 without 8-bit activations, but small steps are not: the
+model is then compiled twice, for large and for small steps, over one KV cache, if the second copy
+fits in a quarter of the free memory. Where AVX-512 computes bf16, two variants gain nothing: with
+models of 135M (int8) and 1.2B (int4) parameters on two cores of an EPYC, bf16 alone reached 1.00
+and 0.99 of the speed of both, and f32 alone 1.00 and 0.97.
 
 Compiled models are not cached on disk: OpenVINO 2026.4 cannot import its own export of a model with
-paged attention (the sizes of the heads are lost). With CACHE_DIR set, every start would write the
-weights for nothing.
+paged attention (the head sizes are lost). With CACHE_DIR set, every start would write the weights
+in vain.
 """
 
 from __future__ import annotations
@@ -64,37 +64,34 @@ from fastovms.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 KV_CACHE_PRECISIONS = ("f16", "u8")
-"""Precisions of the KV cache in order of speed on most machines, the fastest first."""
+"""KV cache precisions, fastest first on most machines."""
 
 BF16_WITHOUT_AMX_KV_CACHE_PRECISIONS = ("u8", "f16")
-"""Precisions of the KV cache in order of preference where AVX-512 computes in bf16: the speeds are
-alike, and u8 holds twice as many tokens."""
+"""KV cache precisions, preferred first, where AVX-512 computes bf16: they are equally fast, and u8
+holds twice as many tokens."""
 
 SHARED_KV_CACHE_PRECISION = "u8"
-"""The precision of a cache that two variants share: its layout is the same whatever the inference
+"""The KV cache precision for two variants: its layout does not depend on the inference
 precision."""
 
 EXACT_KV_CACHE_PRECISIONS = ("f32",)
-"""The cache precision of exact results, unless the operator sets another one that they allow."""
+"""The KV cache precision for exact results, unless the operator sets another allowed one."""
 
 EXACT_WEIGHTS_SIZE = 32 * 1024 * 1024
-"""Bytes of weights up to which a model is so small that f32 throughout costs nothing."""
+"""The size of weights in bytes up to which f32 throughout costs no time."""
 
 MAX_SMALL_CHUNK = 16
-"""The maximum number of tokens of a sequence, be they drafts or the end of a prompt, in a step that
-is small however many sequences it has."""
+"""A step in which no sequence computes more tokens than this, drafts included, is small, however
+many sequences it has."""
 
 MAX_PREPARED_KERNELS = "64"
-"""The number of kernels, each prepared for shapes that have been computed, that the CPU plugin
-keeps for a compiled model.
-
-Nearly every step of a crowd has shapes of its own. After 900 steps of up to 96 sequences the heap
-of the demo model was at 291 MB with OpenVINO's 5,000, and growing; at 232 with 200, 169 with 50 and
-168 with none. The processor time of those steps was 1.00, 1.02, 1.04 and 1.10 of the first.
-"""
+"""The number of kernels for specific shapes that the CPU plugin caches per compiled model. With
+many sequences, nearly every step has new shapes. After 900 steps of up to 96 sequences the heap of
+the demo model was 291 MB with OpenVINO's default of 5,000, and growing; 232 MB with 200, 169 with
+50 and 168 with none. The CPU time of those steps was 1.00, 1.02, 1.04 and 1.10 times the first."""
 
 _FURTHER_VARIANTS_SHARE = 0.25
-"""The fraction of the free memory that the weights of further variants may take."""
+"""The maximum fraction of the free memory for the weights of further variants."""
 
 _CPUINFO = Path("/proc/cpuinfo")
 _VNNI = frozenset({"avx_vnni", "avx512_vnni"})
@@ -109,19 +106,18 @@ _ALLOWED_WHERE_EXACT = {
     **{name: (value,) for name, value in _EXACT.items()},
     _KV_PRECISION: ("f32", "f16"),
 }
-"""A cache of f16 rounds each value once, wherever a prompt is cut; those of 8 and 4 bits share a
-scale with what else is computed in the step."""
+"""KV cache precisions that are exact. An f16 cache rounds each value once, however a prompt is
+split; in 8 and 4 bits, values share a scale with other tokens of the step."""
 
 
 def exact_properties(device: str, properties: Mapping[str, object]) -> dict[str, object]:
-    """Returns OpenVINO's properties for f32 throughout. `properties` override them."""
+    """Returns OpenVINO's properties for f32 throughout; `properties` override them."""
     return {**(_EXACT if is_cpu(device) else {_PRECISION: "f32"}), **properties}
 
 
 def check_exact(properties: Mapping[str, object]) -> None:
-    """Checks that `properties` leave the model in f32, and its KV cache in a precision that does
-    not depend on other running sequences. Raises ConfigurationError if `properties` set another
-    precision."""
+    """Raises ConfigurationError unless `properties` leave the model in f32, and the KV cache in a
+    precision that does not depend on other running sequences."""
     for name, allowed in _ALLOWED_WHERE_EXACT.items():
         value = str(properties.get(name, allowed[0]))
         if value not in allowed:
@@ -142,17 +138,17 @@ def possible_precisions(
     available: int,
     has_states: bool = False,
 ) -> list[Precisions]:
-    """Returns the settings to try, the presumably fastest first. `properties` override everything.
+    """Returns the precisions to try, presumably fastest first. `properties` override everything.
     Raises ConfigurationError if `properties` or `exact` ask for f32 with a KV cache of bf16.
 
     Args:
         exact: whether to compute in f32 throughout, and on the CPU batch-invariantly, regardless of
             speed.
-        weights_size: size of the model's file, in bytes.
+        weights_size: the size of the weights in bytes.
         group_size: the number of activations that share a scale; see `activation_group_size`.
         available: free memory in bytes, to decide whether a second variant fits.
-        has_states: whether the model has states in addition to attention. Their precision is that
-            of the computation, so two variants cannot share them.
+        has_states: whether the model has recurrent states, which two variants cannot share: their
+            precision is that of the computation.
     """
     properties = {"PERFORMANCE_HINT": "LATENCY", **properties}
     if not is_cpu(device):
@@ -196,9 +192,9 @@ def possible_precisions(
 
 
 def with_single_rows(choice: Precisions, *, weights_size: int, available: int) -> Precisions:
-    """Returns the precisions with a separate variant for steps of one row, if that gains much and
+    """Returns the precisions, with a separate variant for steps of one row if that gains much and
     costs little. Batch-invariant computation has no such steps. `weights_size`, the size of the
-    model's file, and `available`, free memory, are in bytes."""
+    model's weights, and `available`, free memory, are in bytes."""
     gains = EXACT_WEIGHTS_SIZE < weights_size <= MAX_WEIGHTS_SIZE
     fits = choice.num_variants * weights_size <= available * _FURTHER_VARIANTS_SHARE
     return replace(choice, has_single_rows=gains and fits and not choice.is_batch_invariant)
@@ -219,7 +215,7 @@ def has_vnni(cpuinfo: Path = _CPUINFO) -> bool:
 def _of_one(
     name: str, properties: Mapping[str, object], kv_cache_precisions: Sequence[str]
 ) -> list[Precisions]:
-    """Returns the precisions of a single variant with each KV cache precision, or with that of
+    """Returns the precisions of a single variant, one per KV cache precision, or only with that of
     `properties`."""
     if _KV_PRECISION in properties:
         kv_cache_precisions = (str(properties[_KV_PRECISION]),)
@@ -253,9 +249,9 @@ def compile_first(
 def compile_variants(
     core: ov.Core, model: ov.Model, device: str, precisions: Precisions
 ) -> CompiledVariants:
-    """Compiles the model for large steps and, where `precisions` differ, for small ones. Raises
-    RuntimeError if the device does not support the model or a property; TypeError if a property has
-    a type that OpenVINO does not support."""
+    """Compiles the model for large steps and, if `precisions` differ, for small ones. Raises
+    RuntimeError if the device does not support the model or a property, and TypeError if a property
+    has a type that OpenVINO does not support."""
     models = [(model.clone(), precisions.large)]
     if precisions.small is not None:
         models.append((model.clone(), precisions.small))
@@ -271,10 +267,10 @@ def compile_variants(
 
 
 def compile_single_rows(model: PagedModel) -> None:
-    """Compiles the variant of a model for steps of one row, which takes seconds, and has the model
-    use it from the next step on. It may be called on any thread. Where the model supports no such
-    steps, nothing changes. Raises RuntimeError if the device does not support the variant, or it
-    cannot share the KV cache."""
+    """Compiles a model's variant for steps of one row, which takes seconds, and switches the model
+    to it from the next step on. Thread-safe. Does nothing if the model does not support such steps.
+    Raises RuntimeError if the device does not support the variant, or it cannot share the KV
+    cache."""
     graph = model.graph.model.clone()
     if fix_shapes(graph):
         properties = model.precisions.for_few_tokens
@@ -284,10 +280,10 @@ def compile_single_rows(model: PagedModel) -> None:
 def compile_model(
     core: ov.Core, model: ov.Model, device: str, properties: Mapping[str, object]
 ) -> ov.CompiledModel:
-    """Compiles `model`; the model is modified."""
+    """Compiles `model`, and modifies it."""
     if is_cpu(device):
         precision = properties.get(_PRECISION, core.get_property(device, _PRECISION))
-        # Where AMX computes in half precision OpenVINO has a fusion of its own.
+        # With AMX in half precision, OpenVINO has its own fusion.
         if precision in ("f32", ov.Type.f32) or not has_amx():
             fuse_projections(model)
         if precision in ("bf16", ov.Type.bf16):
@@ -296,21 +292,21 @@ def compile_model(
 
 
 def _with_bf16_logits(model: ov.Model) -> ov.Model:
-    """Makes the model return bf16 logits if it computes them in bf16. The conversion to f32 is
-    slow: one twelfth of a step with 256 sequences and 152k tokens."""
+    """Makes the model return bf16 logits if it computes them in bf16: the conversion to f32 is
+    slow, one twelfth of a step with 256 sequences and 152k tokens."""
     steps = PrePostProcessor(model)
     steps.output("logits").tensor().set_element_type(ov.Type.bf16)
     return steps.build()
 
 
 class ExportedModel:
-    """A model directory that has been read and may be compiled in several ways.
+    """The contents of a model directory, which may be compiled in several ways.
 
     Attributes:
         model_dir: the path of the directory.
-        max_model_len: the maximum length of texts in tokens.
+        max_model_len: the maximum context length in tokens.
         device: OpenVINO's name of the device.
-        choices: the precisions worth trying, presumably fastest first.
+        choices: the precisions to try, presumably fastest first.
         weights_size: the size of the weights file in bytes.
         vocab_size: the width of the logits; None = dynamic.
     """
@@ -360,7 +356,7 @@ class ExportedModel:
 
     @property
     def int4_group_size(self) -> int | None:
-        """The number of weights of 4 bits that share a scale; None = no such weights, or not on the
+        """The number of 4-bit weights that share a scale; None = no such weights, or not on the
         CPU. See `weight_groups`."""
         return int4_group_size(self.graph.model) if is_cpu(self.device) else None
 
@@ -371,8 +367,8 @@ class ExportedModel:
         self, choices: Sequence[Precisions], *, single_rows_later: bool = False
     ) -> tuple[Precisions, PagedModel]:
         """Compiles the model with the first precisions that the device supports, and returns both.
-        Raises ConfigurationError if the device supports none. `single_rows_later` says whether the
-        variant for steps of one row comes later; see `compile_single_rows`."""
+        Raises ConfigurationError if the device supports none. `single_rows_later` defers the
+        variant for steps of one row to `compile_single_rows`."""
         tried = choices
         if single_rows_later:
             tried = [replace(choice, has_single_rows=False) for choice in choices]
@@ -381,8 +377,8 @@ class ExportedModel:
         return chosen, self._model(variants, chosen, precisions)
 
     def compile_later(self, precisions: Precisions, layout: ModelLayout) -> PagedModel:
-        """Returns the model without compiled variants, which it compiles when it needs them.
-        `layout` is that of the variants."""
+        """Returns a model whose variants are compiled only when they are needed. `layout` is the
+        known layout of the variants."""
         without_single = replace(precisions, has_single_rows=False)
         return self._model(None, precisions, without_single, layout)
 
@@ -393,7 +389,8 @@ class ExportedModel:
         compiled: Precisions,
         layout: ModelLayout | None = None,
     ) -> PagedModel:
-        """Returns a model whose variants are compiled, or are to be, with `compiled`."""
+        """Returns a model with these variants; None = compile them with `compiled` when they are
+        needed."""
         return PagedModel(
             variants,
             device=self.device,
@@ -429,7 +426,7 @@ def load_model(
 
 
 def why_no_kernels(files: ExportedModel, config: EngineConfig) -> str | None:
-    """Returns why it is not worth trying kernels of our own for a model; None = it is."""
+    """Returns why this project's kernels should not be tried for a model; None = they should."""
     if config.decode_kernels == "off":
         return "--decode-kernels off"
     if not is_cpu(files.device):

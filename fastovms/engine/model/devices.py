@@ -1,4 +1,4 @@
-"""Devices that OpenVINO sees, and their memory."""
+"""OpenVINO's devices, and their memory."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ GIB = 1024**3
 MIB = 1024**2
 
 FREE_MEMORY_SHARE = 0.5
-"""The fraction of the memory free at start that the KV cache may take. The rest is for activations,
-prompts and other programs."""
+"""The fraction of the free memory at startup for the KV cache. The rest is for activations, prompts
+and other programs."""
 
 
 MAX_MEMORY_SHARE = 0.9
-"""The fraction of the free memory beyond which weights or caches leave too little for the rest."""
+"""The maximum fraction of the free memory for weights or KV caches."""
 
 
 def available_memory(root: Path = Path("/"), *, with_swap: bool = False) -> int:
     """Returns the bytes of memory that this process can still allocate, within the limits of its
-    container and of its resources (ulimit -v)."""
+    container and its resource limits (ulimit -v)."""
     sizes = named_sizes(root / "proc/meminfo")
     free = sizes["MemAvailable"] + (sizes["SwapFree"] if with_swap else 0)
     return int(min(free, memory_left(root)))
 
 
 def format_size(number: float) -> str:
-    """Returns a number of bytes for people."""
+    """Formats a number of bytes for messages, with a unit."""
     for unit in ("B", "KB", "MB"):
         if number < 1000:
             return f"{number:.3g} {unit}"
@@ -58,16 +58,16 @@ def num_cache_blocks(
     max_useful_blocks: int,
     available: int,
 ) -> int:
-    """Returns the number of blocks to reserve for `cache_size` GiB, at most for `available` bytes,
-    or for a share of these if it is 0. `extra_bytes` are subtracted, which the cache needs
-    regardless of the number of blocks. Reserved memory costs nothing until it is used, but at most
+    """Returns the number of KV blocks to reserve for `cache_size` GiB, limited to `available`
+    bytes; 0 = a share of these. `extra_bytes` are subtracted: the cache needs them regardless of
+    the number of blocks. Reserved memory costs nothing until it is used, but at most
     `max_useful_blocks` are reserved."""
     size = min(cache_size * GIB, available) if cache_size else available * FREE_MEMORY_SHARE
     return int(max(0, min((size - extra_bytes) / bytes_per_block, max_useful_blocks)))
 
 
 def log_lack(cache_size: float, size: float) -> None:
-    """Logs that a KV cache has only `size` bytes of `cache_size` GiB."""
+    """Logs that a KV cache gets only `size` bytes instead of `cache_size` GiB."""
     logger.warning(
         "KV cache: --cache-size %g GiB does not fit into the free memory: the cache has %.3g GiB",
         cache_size,
@@ -76,12 +76,12 @@ def log_lack(cache_size: float, size: float) -> None:
 
 
 def share_memory(cache_sizes: Sequence[float], available: int, free: int) -> list[int]:
-    """Returns the bytes that each cache may take: those of fixed size as much as they ask for, or
-    together most of what is free; those of automatic size share what is left.
+    """Returns the bytes for each KV cache. Caches of fixed size get their size, or together at most
+    most of the free memory; caches of automatic size share what is left of `available`.
 
     Args:
-        cache_sizes: the size of every cache, in GiB; 0 = automatic.
-        available: the bytes for all caches that have a choice.
+        cache_sizes: the size of every cache in GiB; 0 = automatic.
+        available: the bytes for all caches of automatic size.
         free: the bytes of free memory.
     """
     given = sum(size * GIB for size in cache_sizes)
@@ -95,8 +95,8 @@ _SOURCE = re.compile(r" at /\S+:\d+$")
 
 
 def reason_of(error: BaseException) -> str:
-    """Returns the line of an OpenVINO message with the error: the last line, after the trace,
-    without build paths, and without the names that C++ has for a lack of memory."""
+    """Returns the line of an OpenVINO exception that states the error: the last line, after the
+    trace, without build paths, and with C++'s names for a lack of memory replaced."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     reason = _SOURCE.sub("", lines[-1]) if lines else type(error).__name__
     if "bad_alloc" in reason or "Failed to allocate" in reason or isinstance(error, MemoryError):
@@ -116,14 +116,14 @@ class DeviceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceFacts:
-    """The properties of a device that OpenVINO sees.
+    """The properties of a device, as OpenVINO reports them.
 
     Attributes:
-        name: OpenVINO's name of it, such as "GPU.1".
-        full_name: the product; "" = unknown.
-        memory: bytes of a GPU's or an NPU's memory; 0 = unknown, or the host's.
+        name: OpenVINO's name of the device, such as "GPU.1".
+        full_name: the product name; "" = unknown.
+        memory: bytes of a GPU's or NPU's own memory; 0 = unknown, or it uses the host's.
         driver: the version of its driver; "" = unknown, or none is needed.
-        fault: why it cannot be used; "" = it can.
+        fault: why it cannot be used; "" = usable.
     """
 
     name: str
@@ -138,15 +138,15 @@ class DeviceFacts:
 
 
 class DeviceChoice(NamedTuple):
-    """A device and why it was chosen; "" = the operator has named it."""
+    """A device, and why it was chosen; "" = the operator has named it."""
 
     name: str
     reason: str = ""
 
 
 def read_devices(core: ov.Core) -> list[DeviceFacts]:
-    """Returns the devices that OpenVINO sees, in its order. One that fails to describe itself has a
-    fault."""
+    """Returns OpenVINO's devices, in its order. A device whose properties cannot be read has a
+    `fault`."""
     return [_read_device(core, name) for name in core.available_devices]
 
 
@@ -176,11 +176,11 @@ def _read_device(core: ov.Core, name: str) -> DeviceFacts:
 
 
 def choose_device(devices: Sequence[DeviceFacts], needs_cpu: str = "") -> DeviceChoice:
-    """Returns the device for `--device AUTO`. The discrete GPU with the most memory goes before an
-    integrated GPU, and that before the CPU. An NPU is never chosen.
+    """Returns the device for `--device AUTO`: the discrete GPU with the most memory, otherwise an
+    integrated GPU, otherwise the CPU. An NPU is never chosen.
 
     Args:
-        needs_cpu: why nothing but the CPU can be used; "" = anything can.
+        needs_cpu: why only the CPU can be used; "" = any device can.
     """
     if needs_cpu:
         return DeviceChoice("CPU", needs_cpu)
@@ -200,13 +200,13 @@ def choose_device(devices: Sequence[DeviceFacts], needs_cpu: str = "") -> Device
 AUTO: Final = "AUTO"
 
 _SEVERAL: Final = ("AUTO:", "HETERO", "MULTI", "BATCH")
-"""How the names of OpenVINO's devices begin that combine others."""
+"""Prefixes of OpenVINO's virtual devices, which combine other devices."""
 
 
 def find_device(core: ov.Core, name: str, *, allows_npu: bool = False) -> str:
-    """Returns OpenVINO's name of the device that an operator means, such as "cpu" or "AUTO". Raises
-    ConfigurationError if the device does not exist, or does not support paged attention.
-    `allows_npu` says whether the caller can use an NPU, which has no paged attention."""
+    """Returns OpenVINO's name of the device for a value of --device, such as "cpu" or "AUTO".
+    Raises ConfigurationError if the device does not exist, or does not support paged attention.
+    `allows_npu` is whether the caller can use an NPU, which has no paged attention."""
     device = name.upper()
     if device == AUTO:
         return choose_device(read_devices(core)).name
@@ -232,17 +232,17 @@ def find_device(core: ov.Core, name: str, *, allows_npu: bool = False) -> str:
 
 
 def is_cpu(device: str) -> bool:
-    """Returns whether a device name of OpenVINO is the CPU."""
+    """Returns whether an OpenVINO device name is the CPU."""
     return device == "CPU"
 
 
 def is_gpu(device: str) -> bool:
-    """Returns whether a device name of OpenVINO is a GPU, such as "GPU" or "GPU.1"."""
+    """Returns whether an OpenVINO device name is a GPU, such as "GPU" or "GPU.1"."""
     return device == "GPU" or device.startswith("GPU.")
 
 
 def is_npu(device: str) -> bool:
-    """Returns whether a device name of OpenVINO is an NPU, such as "NPU" or "NPU.0"."""
+    """Returns whether an OpenVINO device name is an NPU, such as "NPU" or "NPU.0"."""
     return device == "NPU" or device.startswith("NPU.")
 
 
@@ -250,7 +250,7 @@ def share_of_cpu(num_cpus: int | None = None) -> dict[str, object]:
     """Returns OpenVINO's properties for a process that may use only part of the CPU; empty if it
     may use all.
 
-    OpenVINO 2026.4 respects affinity but not quotas: it starts a thread for each core, which use up
+    OpenVINO 2026.4 respects CPU affinity but not quotas: it starts a thread per core, which use up
     the quota early in every period (100 ms) and then stall. Threads are not pinned, because all
     containers of a machine would use the same cores. `num_cpus` is the number of usable CPUs; None
     = `num_usable_cpus`.
@@ -262,7 +262,7 @@ def share_of_cpu(num_cpus: int | None = None) -> dict[str, object]:
 
 
 def device_memory(core: ov.Core, device: str) -> int:
-    """Returns the free bytes of the device that holds the KV cache. An integrated GPU uses the
+    """Returns the free bytes of the memory that holds the KV cache. An integrated GPU uses the
     host's memory."""
     if not is_gpu(device):
         return available_memory()
@@ -274,13 +274,13 @@ def device_memory(core: ov.Core, device: str) -> int:
 
 
 _SIZE: Final = 128 * 1024 * 1024
-"""Bytes that are read: more than caches hold, and done in milliseconds."""
+"""Bytes to read: more than CPU caches hold, and few enough to take milliseconds."""
 
 
 class MemoryReader:
-    """Each call reads a private memory area with all CPUs, to measure the bandwidth.
+    """Measures the memory bandwidth: each call reads a private memory area with all CPUs.
 
-    Used as a context manager, it ends its threads; otherwise they end with it.
+    As a context manager, it ends its threads; otherwise they end when it is garbage-collected.
     """
 
     def __init__(self, size: int = _SIZE, num_threads: int | None = None) -> None:
@@ -295,7 +295,7 @@ class MemoryReader:
         self._threads.shutdown()
 
     def __call__(self) -> float:
-        """Returns the bytes a second that were read."""
+        """Returns the bandwidth in bytes per second."""
         start = time.perf_counter()
         list(self._threads.map(np.sum, self._parts))
         return sum(part.nbytes for part in self._parts) / (time.perf_counter() - start)

@@ -1,4 +1,4 @@
-"""Joins an attention layer's three projections, to queries, keys and values, into one.
+"""Fuses an attention layer's query, key and value projections into one matrix multiplication.
 
 All three multiply the same hidden states by different weights. One multiplication gives the same
 results, but starts the threads once and quantizes the activations once. (The two projections of a
@@ -21,7 +21,7 @@ Node = Any
 
 _ATTENTION = "PagedAttentionExtension"
 _NUM_PROJECTIONS = 3
-"""The number of first inputs of an attention that are results of projections."""
+"""The number of projections; their results are the first inputs of an attention node."""
 
 _DECOMPRESSION = frozenset({"Convert", "Multiply", "Reshape", "Subtract"})
 _TIMES_TRANSPOSED = {"transpose_a": False, "transpose_b": True}
@@ -33,10 +33,9 @@ broadcast."""
 
 
 def fuse_projections(model: ov.Model) -> list[tuple[str, ...]]:
-    """Rewrites a paged model in place and returns the names of the MatMul nodes of each layer that
-    it has changed: for each layer, the node that computes all projections comes first. Layers whose
-    projections differ (only one has a bias or an adapter, or they are already joined) are not
-    changed."""
+    """Rewrites a paged model in place. Returns the names of the fused MatMul nodes of each changed
+    layer; the first one now computes all projections. Layers whose projections differ (only one has
+    a bias or an adapter, or they are already fused) are not changed."""
     layers = [node for node in model.get_ordered_ops() if node.get_type_name() == _ATTENTION]
     fused = [names for names in map(_fuse, layers) if names]
     if fused:
@@ -49,7 +48,7 @@ class _Projection(NamedTuple):
 
     Attributes:
         matmul: the MatMul node; its second input is the weights, [width, hidden size].
-        bias: the Add node after it, if it has one.
+        bias: the Add node after it; None = no bias.
         width: the number of values per token.
     """
 
@@ -71,11 +70,11 @@ class _Replacement(NamedTuple):
 
 
 class _NotFusible(Exception):
-    """The projections of this layer cannot become one."""
+    """The projections of this layer cannot be fused."""
 
 
 def _fuse(attention: Node) -> tuple[str, ...]:
-    """Returns the names of the MatMul nodes that were joined; empty if none were."""
+    """Returns the names of the fused MatMul nodes; empty if none were fused."""
     try:
         projections = [
             _following_projection(attention.input_value(index).get_node())
@@ -101,7 +100,7 @@ def _fuse(attention: Node) -> tuple[str, ...]:
 
 def _following_projection(node: Node) -> _Projection:
     """Returns the only multiplication by weights on the paths to `node`. Raises _NotFusible if
-    there is no such multiplication, more than one, or one of an unsupported form."""
+    there is none, more than one, or one of an unsupported form."""
     nodes = reached([node], lambda node: [] if _multiplies_weights(node) else inputs_of(node))
     matmuls = list(filter(_multiplies_weights, nodes))
     if len(matmuls) != 1 or matmuls[0].get_attributes() != _TIMES_TRANSPOSED:
@@ -133,14 +132,14 @@ def _infer_shapes(projection: Node) -> None:
 
 
 def _is_constant(node: Node) -> bool:
-    """Returns whether a node is a constant, held compressed or not."""
+    """Returns whether a node is a constant, compressed or not."""
     while node.get_type_name() in _DECOMPRESSION:
         node = node.input_value(0).get_node()
     return bool(node.get_type_name() == "Constant")
 
 
 def _stack_projections(projections: Sequence[_Projection]) -> list[_Replacement]:
-    """Returns the replacements that give the first projection the weights of all."""
+    """Returns the replacements that give the first projection the stacked weights of all."""
     matmuls = [projection.matmul for projection in projections]
     biases = [projection.bias for projection in projections]
     sources = [matmul.input_value(0) for matmul in matmuls]
@@ -159,8 +158,8 @@ def _stack_projections(projections: Sequence[_Projection]) -> list[_Replacement]
 def _stack(
     consumers: Sequence[Node], index: int, widths: Sequence[int], axis: int
 ) -> list[_Replacement]:
-    """Stacks the constants at input `index` of all consumers, and returns the replacements that put
-    the result after the first consumer. `widths` has the length of each constant on `axis`."""
+    """Stacks the constants at input `index` of all consumers, and returns the replacements that
+    give the result to the first consumer. `widths` has the length of each constant on `axis`."""
     nodes = [consumer.input_value(index).get_node() for consumer in consumers]
     kinds = {node.get_type_name() for node in nodes}
     if kinds == {"Constant"}:
@@ -184,7 +183,7 @@ def _stack_constants(constants: Sequence[Node], widths: Sequence[int], axis: int
     if any(constant.get_element_type() != dtype for constant in constants):
         raise _NotFusible
     if axis >= 0 and [list(c.get_output_shape(0)) for c in constants] == shapes[:-1]:
-        # Stacked as bytes, because two numbers of 4 bits share one.
+        # Stacked as bytes, because two 4-bit numbers share a byte.
         stacked = np.concatenate(
             [constant.data.reshape(-1).view(np.uint8) for constant in constants]
         )

@@ -1,4 +1,4 @@
-"""Walks over the nodes of a graph, each node once."""
+"""Walks over the nodes of a graph, visiting each node once."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ Node = Any
 def reached(
     start: Iterable[Node], onward: Callable[[Node], Iterable[Node]] | None = None
 ) -> Iterator[Node]:
-    """Yields `start` and all nodes after it, each once. `onward` returns the next nodes of a node,
-    called after the node was yielded; None = its inputs."""
+    """Yields `start` and all nodes reachable from it, each once. `onward` returns the next nodes of
+    a node, and is called after the node was yielded; None = its inputs."""
     pending, seen = list(start), set[int]()
     while pending:
         node = pending.pop()
@@ -25,5 +25,5 @@ def reached(
 
 
 def inputs_of(node: Node) -> list[Node]:
-    """Returns the nodes whose outputs are a node's inputs."""
+    """Returns the nodes that produce a node's inputs."""
     return [value.get_node() for value in node.input_values()]

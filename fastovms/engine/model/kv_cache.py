@@ -1,4 +1,4 @@
-"""Memory of the KV cache and of states."""
+"""Memory of the KV cache and of recurrent states."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from numpy.typing import NDArray
 from fastovms.engine.model.step_inputs import StepInputs
 
 _MADV_POPULATE_WRITE = 23
-"""An advice to madvise(2) since Linux 5.14: commits pages and keeps what they hold."""
+"""madvise(2) advice since Linux 5.14: commits pages and keeps their content."""
 
 _BYTES_AT_ONCE = 2 * 1024 * 1024
-"""The bytes that are committed in one piece: a huge page, which takes some milliseconds."""
+"""The bytes that are committed at once: a huge page, which takes some milliseconds."""
 
 _libc = ctypes.CDLL(None)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def commit(memory: NDArray[np.uint8]) -> bool:
-    """Commits the pages of a contiguous array of any shape (possibly without the last page), and
-    returns whether the kernel succeeded."""
+    """Commits the pages of a contiguous array of any shape (possibly without the last page).
+    Returns whether the kernel did so."""
     page = mmap.PAGESIZE
     start = memory.ctypes.data // page * page
     end = (memory.ctypes.data + memory.nbytes) // page * page
@@ -38,10 +38,9 @@ def commit(memory: NDArray[np.uint8]) -> bool:
 
 
 class MemoryCommitter:
-    """Commits memory of block arrays in advance, in pieces: the first blocks, then as many blocks
-    beyond those in use. Call `advance` while idle. The kernel commits and clears memory when it is
-    first written to. For the KV cache of a prompt that took up to a fifth of the prompt's time (in
-    a virtual machine, 2 to 3 ms a MB)."""
+    """Commits memory of block arrays in advance, piece by piece: a number of blocks beyond those in
+    use. Call `advance` while idle. Otherwise the kernel commits and clears memory at the first
+    write, which took up to a fifth of a prompt's time (in a virtual machine, 2 to 3 ms per MB)."""
 
     def __init__(
         self, memories: Sequence[NDArray[np.uint8]], min_blocks_ahead: int, max_blocks_ahead: int
@@ -61,8 +60,8 @@ class MemoryCommitter:
         self._is_possible = True
 
     def advance(self, num_used: int) -> bool:
-        """Commits a piece, and returns whether there was one. `num_used` is the number of blocks at
-        the beginning of each array that have been written."""
+        """Commits a piece, and returns whether there was one. `num_used` is the number of blocks,
+        from the beginning of each array, that have been written."""
         if not self._is_possible:
             return False
         piece = next(self._pieces, None)
@@ -87,61 +86,60 @@ class MemoryCommitter:
 
 MAX_DRAFT_STATES: Final = 64
 MAX_DRAFT_STATE_BYTES: Final = 64 * 1024 * 1024
-"""The number of drafted tokens that a step may have, and the memory of the states after them. A
-model of 1.2B parameters (LFM 2) has states of 0.1 to 0.2 MB, one of 80B (Qwen 3 Next) has 75 MB and
-no drafts."""
+"""The limits of draft tokens per step, by number and by the memory of the states after them. A
+model of 1.2B parameters (LFM 2) has states of 0.1 to 0.2 MB; one of 80B (Qwen 3 Next) has 75 MB,
+and therefore no drafts."""
 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """The states of a model. `num_bytes` is the memory of the states of one sequence, and of one
-    block, in bytes."""
+    """The recurrent states of a model. `num_bytes` is the size of one sequence's state, which is
+    also stored for each block, in bytes."""
 
     num_bytes: int
 
     @property
     def max_draft_tokens(self) -> int:
-        """The total number of drafted tokens that a step may have."""
+        """The maximum number of draft tokens of a step, over all sequences."""
         return min(MAX_DRAFT_STATES, MAX_DRAFT_STATE_BYTES // self.num_bytes)
 
     @property
     def extra_bytes(self) -> int:
-        """The memory of the rows that belong to no block."""
+        """The size of the table rows that belong to no block, in bytes."""
         return (1 + self.max_draft_tokens) * self.num_bytes
 
 
 class StateRows:
-    """The allocation of rows in a model's state tables.
+    """Assigns rows of a model's state tables to blocks, sequences and drafts.
 
-    The states are those of convolutions and recurrences. A state sums up all tokens before it, so
-    unlike keys and values it is known after one token only. The tables have a row for each block of
-    the KV cache, which holds the state after the last computed token of that block. A sequence
-    reads the row of its previous or current block, and writes the rows of the blocks that it fills.
-    A block is shared, copied, cached or freed together with its state: any text that begins with
-    the same tokens continues from the state of a full block.
+    States are those of convolutions and recurrences. A state sums up all previous tokens, so unlike
+    KV it exists only for one position. Each table has a row for each block of the KV cache, which
+    holds the state after the last computed token of that block. A sequence reads the row of its
+    previous or current block, and writes the rows of the blocks that it fills. A block is shared,
+    copied, cached or freed together with its state: any sequence with the same prefix continues
+    from the state of a full block.
 
-    Further rows: one stays zero, where every text begins; some hold the states after drafts, which
-    may be wrong; and where tokens are repeated (see `without_single_rows`), each block has a second
-    row for the state after the repeated token, which is never read.
+    Further rows: one stays zero, where every sequence begins; some hold the states after draft
+    tokens, which may be rejected; and where tokens are repeated (see `without_single_rows`), each
+    block has a second row for the state after the repeated token, which is never read.
 
-    The inputs are those of OpenVINO's `PagedCausalConv1D`, `PagedGatedDeltaNet` and the like: each
-    sequence has a list of rows, of which the first is read. The state is written to the next one
+    The inputs are those of OpenVINO's `PagedCausalConv1D`, `PagedGatedDeltaNet` and similar: each
+    sequence has a list of rows, of which the first is read. The state is written to the next row
     wherever the position is a multiple of the sequence's interval, and after its last token. No two
     sequences may write the same row.
 
     Attributes:
         num_rows: the number of rows of each table.
         zero_row: the row that is never written and must be zero.
-        first_second_row: the index of the first second row of blocks, if there are any.
+        first_second_row: the index of the first of the blocks' second rows, if there are any.
     """
 
     def __init__(
         self, num_blocks: int, block_size: int, num_draft_rows: int, *, has_doubles: bool = False
     ) -> None:
-        """
-        Args:
-            num_draft_rows: the maximum number of drafted tokens of a step.
-            has_doubles: whether blocks have second rows.
+        """Args:
+        num_draft_rows: the maximum number of draft tokens of a step.
+        has_doubles: whether blocks have second rows.
         """
         self.zero_row = num_blocks
         self.first_second_row = num_blocks + 1 + num_draft_rows
@@ -151,8 +149,8 @@ class StateRows:
         self._draft_rows: dict[int, int] = {}
 
     def add_to(self, inputs: StepInputs) -> StepInputs:
-        """Returns the inputs of a step with the rows of each sequence. Drafts must follow exactly
-        one token that is not a draft."""
+        """Returns the inputs of a step with the rows of each sequence. Draft tokens must follow
+        exactly one token that is not a draft."""
         size = self._block_size
         past_lens, tables = inputs.past_lens, inputs.block_indices_begins[:-1]
         lens = np.diff(inputs.subsequence_begins)
@@ -162,8 +160,8 @@ class StateRows:
         num_written = np.where(has_drafts, lens, -(-ends // size) - past_lens // size)
         begins = np.zeros(len(lens) + 1, np.int32)
         np.cumsum(num_written + 1, out=begins[1:])
-        # Each sequence has one entry for the row that is read, which is set below, and one for each
-        # written block.
+        # Each sequence has one entry for the row that is read, set below, and one for each written
+        # block.
         places = np.repeat(tables + past_lens // size - 1 - begins[:-1], num_written + 1)
         places += np.arange(begins[-1], dtype=np.int32)
         rows = inputs.block_indices.take(places, mode="clip")
@@ -187,9 +185,9 @@ class StateRows:
         assert next_row <= self.first_second_row, "more drafts than there are rows for"
 
     def accepted(self, block_table: array[int], first: int, end: int) -> list[tuple[int, int]]:
-        """Returns pairs of rows to copy, source and target, after drafts of the last step were
-        accepted: the tokens `first` to `end` - 1 of the sequence that has these blocks, where
-        `first` is the position of its first draft."""
+        """Returns pairs (source, target) of rows to copy after draft tokens of the last step were
+        accepted: the tokens `first` to `end` - 1 of the sequence with these blocks; `first` is the
+        position of its first draft token."""
         size = self._block_size
         first_row = self._draft_rows[block_table[(first - 1) // size]]
         return [
@@ -200,22 +198,22 @@ class StateRows:
 
 
 TABLE: Final = "_state_table."
-"""Joins the kind of state and the number of the layer in the name of a table's input."""
+"""The infix of the names of state table inputs: KIND_state_table.LAYER."""
 
 
 def is_state_table(name: str) -> bool:
-    """Returns whether a model's input is a table of states, from its name."""
+    """Returns whether a model's input is a state table, by its name."""
     return TABLE in name
 
 
 def is_cache(port: Any) -> bool:
-    """Returns whether a model's input is part of the cache: keys, values or a table of states."""
+    """Returns whether a model's input is part of the cache: keys, values or a state table."""
     name = str(port.get_any_name())
     return name.startswith(("key_cache.", "value_cache.")) or is_state_table(name)
 
 
 CacheLayout = tuple[tuple[tuple[int, ...], str], ...]
-"""The shapes of a page and the types of the inputs that are the cache."""
+"""The page shape and element type of each cache input."""
 
 
 def cache_layout(compiled: ov.CompiledModel) -> CacheLayout:
@@ -224,7 +222,7 @@ def cache_layout(compiled: ov.CompiledModel) -> CacheLayout:
 
 
 def layout_of(inputs: Sequence[CacheInput]) -> CacheLayout:
-    """Returns the shape of a page and the element type of each cache input, in their order."""
+    """Returns the page shape and element type of each cache input, in order."""
     return tuple((one.page_shape, str(one.element_type)) for one in inputs)
 
 
@@ -242,12 +240,12 @@ class BlockCopy(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CacheInput:
-    """One layer's key or value cache, or its table of states. Shapes and types are the plugin's
-    choice, known only after compilation.
+    """One layer's key or value cache, or its state table. Shapes and types are chosen by the
+    plugin, and known only after compilation.
 
     Attributes:
-        page_shape: of keys and values (kv heads, rows, columns); quantised ones hold their scales
-            in extra rows or columns.
+        page_shape: for keys and values (KV heads, rows, columns); quantized caches hold their
+            scales in extra rows or columns.
         num_pages: the number of pages of each block.
     """
 
@@ -258,7 +256,7 @@ class CacheInput:
 
     @classmethod
     def of(cls, port: Any) -> CacheInput:
-        """Returns the description of an input of a compiled model."""
+        """Returns the description of a compiled model's input."""
         shape = tuple(d.get_length() for d in list(port.get_partial_shape())[1:])
         return cls(port.get_any_name(), port.get_element_type(), shape)
 
@@ -272,13 +270,13 @@ class CacheInput:
         return self.num_pages * size
 
     def shape(self, num_blocks: int) -> ov.Shape:
-        """Returns the shape of the tensor for this number of blocks."""
+        """Returns the tensor's shape for this number of blocks."""
         return ov.Shape([num_blocks * self.num_pages, *self.page_shape])
 
 
 def cache_inputs(compiled: ov.CompiledModel) -> list[CacheInput]:
-    """Returns the caches of a model. A block has enough pages of keys and values to be at least as
-    large as the states. The model's own term for a page is block."""
+    """Returns the cache inputs of a model. A block has enough pages of keys and values to be at
+    least as large as the states. (OpenVINO's own term for a page is block.)"""
     inputs = [CacheInput.of(port) for port in compiled.inputs if is_cache(port)]
     state_size = sum(one.bytes_per_block for one in inputs if one.is_state)
     page_size = sum(one.bytes_per_block for one in inputs if not one.is_state)
@@ -289,7 +287,7 @@ def cache_inputs(compiled: ov.CompiledModel) -> list[CacheInput]:
 
 
 BlockRows = Sequence[NDArray[np.uint8]]
-"""The memory of a block: an array for each input."""
+"""The memory of a block: an array for each cache input."""
 
 
 class KvCache(Protocol):
@@ -304,24 +302,24 @@ class KvCache(Protocol):
         """Copies keys, values and state."""
 
     def copy_state(self, source: int, target: int) -> None:
-        """Copies a row of all tables of states."""
+        """Copies a row of all state tables."""
 
     def block_rows(self, block_id: int) -> BlockRows:
-        """Returns the memory of keys, values and state of a block, which is writable; empty if it
-        is not host memory. Thread-safe."""
+        """Returns the memory of a block's keys, values and state, writable; empty if it is not host
+        memory. Thread-safe."""
 
     def clear_state(self, row: int) -> None:
-        """Makes a row of all tables of states zero."""
+        """Sets a row of all state tables to zero."""
 
     def commit_ahead(self, num_used_blocks: int) -> bool:
-        """Commits some memory before a block first needs it, and returns whether there was any to
-        commit. Takes some milliseconds; call it while idle. Blocks are first used in ascending
-        order; `num_used_blocks` is the number used so far."""
+        """Commits some memory before it is first written. Returns whether there was any to commit.
+        Takes some milliseconds; call it while idle. Blocks are first used in ascending order;
+        `num_used_blocks` is the number used so far."""
 
 
 class HostCache:
-    """A cache in the host's memory, which the kernel commits when it is first written, so a
-    reservation costs nothing until then."""
+    """A cache in host memory. The kernel commits it at the first write, so a reservation costs
+    nothing until then."""
 
     def __init__(
         self, inputs: Sequence[CacheInput], num_blocks: int, num_state_rows: int = 0
@@ -365,8 +363,8 @@ class HostCache:
 
 
 class RemoteCache:
-    """A cache in the memory of a GPU, where it is committed at once. Its tensors must be remote
-    tensors of the context in which the model is compiled; blocks are copied as regions of them."""
+    """A cache in GPU memory, which is committed at once. Its tensors must be remote tensors of the
+    context in which the model is compiled; blocks are copied as regions of the tensors."""
 
     def __init__(
         self,

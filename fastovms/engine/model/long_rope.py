@@ -1,4 +1,4 @@
-"""Rotary positions of long contexts."""
+"""Rotary position embedding (RoPE) that depends on the context length, as in longrope."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Node = Any
 
 
 def is_of_positions(value: Any) -> bool:
-    """Returns whether a value is the input `position_ids` in some shape and type."""
+    """Returns whether a value is the input `position_ids`, possibly reshaped or converted."""
     return "position_ids" in _source(value).output(0).get_names()
 
 
 def compute_own_rows(model: ov.Model, consumers: Sequence[Node]) -> bool:
-    """Rewrites in place the rotation tables that `consumers` read, so that only the needed rows are
+    """Rewrites in place the RoPE tables that `consumers` read, so that only the needed rows are
     computed. Returns False, without changes, if they have another structure.
 
-    Some graphs compute the sines and cosines of all positions up to the longest text's end, as an
-    outer product of positions and frequencies, and gather rows of that. The scaling factors of all
-    rows depend only on the length of the longest text, so each row may be computed alone. Then
-    factors can also be chosen for each token.
+    Some graphs compute the sines and cosines of all positions up to the longest sequence's end, as
+    an outer product of positions and frequencies, and gather rows of that. The scaling factors of
+    all rows depend only on the length of the longest sequence, so each row can be computed alone.
+    Then factors can also be chosen for each token.
     """
     products = [node for node in consumers if node.get_type_name() == "MatMul"]
     gathers = _gathers(consumers)
@@ -51,7 +51,7 @@ def compute_own_rows(model: ov.Model, consumers: Sequence[Node]) -> bool:
 
 
 def _gathers(consumers: Sequence[Node]) -> list[Node]:
-    """Returns the nodes that gather rows of the tables of `consumers`."""
+    """Returns the nodes that gather rows of the tables for `consumers`."""
     found: dict[int, Node] = {}
 
     def others(node: Node) -> Iterator[Node]:
@@ -68,7 +68,7 @@ def _gathers(consumers: Sequence[Node]) -> list[Node]:
 
 
 def _is_outer(product: Node) -> bool:
-    """Returns whether a product is of all positions, from 0, as a column."""
+    """Returns whether a node multiplies a column of all positions, starting at 0."""
     column = product.input_value(0)
     shape = column.get_partial_shape()
     if shape.rank != 2 or shape[1] != 1 or any(product.get_attributes().values()):
@@ -80,8 +80,8 @@ def _is_outer(product: Node) -> bool:
 
 
 def _is_by_token(gather: Node) -> bool:
-    """Returns whether a node gathers rows of a table, [positions, width], by the positions of
-    tokens."""
+    """Returns whether a node gathers rows of a table, [positions, width], by the tokens'
+    positions."""
     rows = gather.input_value(_ROWS_INPUT)
     return (
         gather.input_value(_TABLE_INPUT).get_partial_shape().rank == 2
@@ -104,21 +104,21 @@ def _source(value: Any) -> Node:
 
 
 TOKEN_SEQUENCE_LENS: Final = "token_sequence_lens"
-"""The input that the model gets: see `StepInputs`."""
+"""The name of the new input; see `StepInputs`."""
 
 _MAX_LEN: Final = 2**30
-"""A limit above the length of any text."""
+"""A limit above any sequence length."""
 Array = NDArray[Any]
 
 
 class LongRope(NamedTuple):
-    """The dependence of a model's rotation of positions on the text length.
+    """How a model's RoPE depends on the sequence length.
 
     Attributes:
-        switch_len: the maximum length of a sequence with the rotation of short texts; None = no
-            distinction.
+        switch_len: the maximum length of a sequence with the RoPE of short sequences; None = there
+            is only one RoPE.
         max_len: the maximum length of each sequence of a batch; None = unlimited.
-        has_tables: whether the exported graph reads rotations from a table of the text's length, so
+        has_tables: whether the exported graph reads from a RoPE table as long as the sequence, so
             that positions must begin at 0.
     """
 
@@ -139,17 +139,17 @@ class _Use(NamedTuple):
 
 
 def scale_by_sequence(model: ov.Model) -> LongRope:
-    """Rewrites a paged model in place if the highest position of a batch determines the rotation of
-    all its positions: afterwards each sequence's own length does, given by a new input.
+    """Rewrites a paged model in place if the highest position in a batch determines the RoPE of all
+    positions: afterwards each sequence's own length does, given by a new input.
 
     This is the longrope of Phi 3, 3.5, 4 mini and Phi MoE. An export chooses the short or the long
-    factors by the highest position of the whole batch, so a text would depend on other texts, on
-    how its prompt is cut and on what is cached. A sequence that grows past the short factors has
-    nothing in the cache that belongs to the long ones, and is computed once more, as in
-    transformers (`prepare_inputs_for_generation` of Phi3ForCausalLM).
+    factors by the highest position of the whole batch, so a result would depend on other sequences,
+    on how the prompt is split and on what is cached. A sequence that outgrows the short factors has
+    nothing in the cache that fits the long factors, and is recomputed, as in transformers
+    (`prepare_inputs_for_generation` of Phi3ForCausalLM).
 
-    Phi MoE, as exported with transformers 4, takes rotations from a table of all positions, made by
-    the length of the longest text. There each token computes its own row first
+    Phi MoE, as exported with transformers 4, reads from a table of all positions, computed by the
+    length of the longest sequence. There each token first computes its own row
     (`compute_own_rows`).
     """
     sources = [
@@ -198,7 +198,7 @@ def _is_number(node: Node) -> bool:
 
 
 def _conditions(model: ov.Model) -> Iterator[Any]:
-    """Yields the scalar boolean nodes that depend only on the length of a batch's longest text."""
+    """Yields the scalar boolean nodes that depend only on the length of the longest sequence."""
     for node in model.get_ordered_ops():
         output = node.output(0) if node.get_output_size() else None
         if output is None or output.get_element_type() != ov.Type.boolean:
@@ -210,7 +210,7 @@ def _conditions(model: ov.Model) -> Iterator[Any]:
 
 
 def _parameters(outputs: Sequence[Any]) -> list[Node]:
-    """Returns the inputs of the model that outputs depend on."""
+    """Returns the inputs of the model on which outputs depend."""
     nodes = reached(output.get_node() for output in outputs)
     return [node for node in nodes if node.get_type_name() == "Parameter"]
 
@@ -224,11 +224,12 @@ _INPUTS: Final[dict[str, Callable[[int], Array]]] = {
     "position_ids": lambda length: np.array([length - 1], np.int64),
     "max_context_len": lambda length: np.array(length, np.int32),
 }
-"""Makes the inputs for the last token of a text of some length, alone in its batch."""
+"""Functions that create each input for the last token of a sequence of some length, by input
+name."""
 
 
 class _Values:
-    """The values of some outputs, by text length."""
+    """The values of some outputs, by sequence length."""
 
     def __init__(self, outputs: Sequence[Any]) -> None:
         parameters = _parameters(outputs)
@@ -251,7 +252,7 @@ class _Values:
         return all(map(np.array_equal, self.at(a), self.at(b)))
 
     def switch_len(self) -> int | None:
-        """Returns the greatest length that gives the same values as the shortest text; None = any
+        """Returns the greatest length with the same values as the shortest sequence; None = any
         length."""
         if self.are_equal(1, _MAX_LEN):
             return None
@@ -266,7 +267,7 @@ def _choose_by_sequence(
     model: ov.Model, uses: Sequence[_Use], values: _Values, switch_len: int
 ) -> bool:
     """Makes each token use the values for its own sequence's length. Returns False if there are
-    more than two values, or their shape has no token dimension."""
+    more than two different values, or their shape has no token dimension."""
     shorts, longs = values.at(1), values.at(_MAX_LEN)
     ranks = [len(use.consumer.get_output_partial_shape(0)) for use in uses]
     shapes = [

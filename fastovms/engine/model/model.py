@@ -41,9 +41,8 @@ from fastovms.system.memory import find_trim, forget_mapped
 Floats = NDArray[np.float32]
 
 RawLogits = NDArray[np.float32] | NDArray[np.uint16]
-"""Logits of several positions, [rows, vocab_size], or of one, [vocab_size]; float32, or uint16 for
-the bits of bfloat16, which numpy has no type for. These are the upper half of the same number's
-bits in float32."""
+"""Logits [rows, vocab_size] or [vocab_size]: float32, or uint16 with the bits of bfloat16, for
+which numpy has no dtype (the upper half of the float32's bits)."""
 
 
 Bits = NDArray[np.int32] | NDArray[np.int16]
@@ -51,7 +50,7 @@ Bits = NDArray[np.int32] | NDArray[np.int16]
 
 
 def as_float32(logits: RawLogits) -> Floats:
-    """Returns the same numbers as float32, without a copy if they are float32 already."""
+    """Returns logits as float32, without a copy if they are float32 already."""
     if logits.dtype == np.float32:
         return logits.view(np.float32)
     copy = np.empty(logits.shape, np.float32)
@@ -60,7 +59,7 @@ def as_float32(logits: RawLogits) -> Floats:
 
 
 def copy_float32(logits: RawLogits, target: Floats) -> None:
-    """Copies the numbers into a float32 array of the same shape."""
+    """Copies logits into a float32 array of the same shape."""
     if logits.dtype == np.float32:
         target[:] = logits
     else:
@@ -70,8 +69,8 @@ def copy_float32(logits: RawLogits, target: Floats) -> None:
 
 
 def as_bits(logits: RawLogits) -> tuple[Bits, np.int32]:
-    """Returns the same memory as integers, for the kernels, and the number of bits to shift each to
-    get a float32."""
+    """Returns logits' memory as integers, without a copy, for the kernels; and the bit shift that
+    converts them to float32."""
     if logits.dtype == np.float32:
         return logits.view(np.int32), np.int32(0)
     return logits.view(np.int16), np.int32(16)
@@ -86,15 +85,15 @@ def without_single_rows(
 
     OpenVINO's CPU kernels sum a row of a matrix product in an order that does not depend on the
     other rows, and attention likewise, with one exception each: a product of a single row, and
-    attention of a sequence that has a single token in the step, have kernels of their own. So a
-    sequence whose text is alone, or is generated token by token, would differ in its last bits from
-    the same one in a crowd, or computed again in chunks. (Measured with OpenVINO 2026.4 and
-    AVX-512, f32 throughout, in crowds of 1 to 64 and chunks of 1 to 400 tokens;
-    `bench.determinism` repeats the measurement.)
+    attention of a sequence with a single token in the step, use different kernels. A sequence that
+    runs alone, or is generated token by token, would therefore differ in the last bits from the
+    same sequence in a batch, or recomputed in chunks. (Measured with OpenVINO 2026.4 and AVX-512,
+    f32 throughout, in batches of 1 to 64 and chunks of 1 to 400 tokens; `bench.determinism` repeats
+    the measurement.)
 
-    The repeated token is discarded: attention is causal, so the first one does not see it, and the
-    next step overwrites what it leaves in the cache. The state after it, in models with states,
-    goes into a row of its own, which is never read.
+    The repeated token has no effect: attention is causal, so the first one does not see it, and the
+    next step overwrites its KV. The state after it, in models with states, is written to a separate
+    row, which is never read.
 
     Args:
         spare_block: an unused block, for repeated tokens that would be the first token in a block.
@@ -131,7 +130,7 @@ def without_single_rows(
 
 
 def first_copies(inputs: StepInputs) -> NDArray[np.int64]:
-    """Returns where `without_single_rows` puts each token of the inputs: int64 [T]."""
+    """Returns the index, after `without_single_rows`, of each token of the inputs: int64 [T]."""
     begins = inputs.subsequence_begins
     positions = np.arange(begins[-1])
     singles = begins[:-1][np.diff(begins) == 1]
@@ -142,7 +141,7 @@ def _with_second_states(
     inputs: StepInputs, is_doubled: NDArray[np.bool_], first_second_row: int
 ) -> StepInputs:
     """Returns inputs in which the state after the original token is stored as before, and the state
-    after the repeated one in the second row of the same block."""
+    after the repeated token in the second row of the same block."""
     begins = inputs.state_row_begins
     ends = begins[1:][is_doubled]
     second_rows = inputs.state_rows[ends - 1] + first_second_row
@@ -154,30 +153,30 @@ def _with_second_states(
 
 
 def _widened(begins: NDArray[np.int32], has_one_more: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Returns the begins of parts after some parts have grown by one."""
+    """Returns the start offsets of parts, [S + 1], after some parts have become longer by one."""
     widened = begins.copy()
     widened[1:] += np.cumsum(has_one_more, dtype=begins.dtype)
     return widened
 
 
 class Runner(Protocol):
-    """Runs steps of a model over its cache, one at a time."""
+    """Computes steps of a model with its cache, one at a time."""
 
     @property
     def max_context_len(self) -> int | None:
-        """The longest text, in tokens, that it is for; None = any."""
+        """The maximum context length, in tokens, that it supports; None = any."""
 
     @property
     def max_long_chunk(self) -> int | None:
-        """The maximum number of tokens of one sequence that it is for after a text of more than
-        `MAX_SHORT_TEXT`; None = any."""
+        """The maximum number of tokens of one sequence in a step, if the sequence has more than
+        `MAX_SHORT_TEXT` tokens; None = any."""
 
     @property
     def hidden_states(self) -> Floats | None:
         """Returns the hidden states of the last step; see `Model.hidden_states`."""
 
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
-        """Sets the inputs other than those of a step: the cache."""
+        """Sets the cache tensors by input name."""
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         """Returns logits; see `Model.infer`."""
@@ -185,14 +184,15 @@ class Runner(Protocol):
 
 RunnerFactory = Callable[[], Runner]
 PackedAdapters = Mapping[int, Any]
-"""The weights of adapters in the format of `kernels.low_rank`, by their numbers."""
+"""Packed adapters (see `kernels.low_rank`) by adapter number."""
 
 AdaptedRunnerFactory = Callable[[Callable[[], PackedAdapters]], Runner]
-"""Makes a runner of steps with adapters. Its argument returns the loaded adapters."""
+"""Creates a runner of steps with adapters. Its argument is a function that returns the loaded
+adapters."""
 
 
 class Feed:
-    """Sets the inputs of a request that are named as in `StepInputs`.
+    """Sets the inputs of an infer request that have the names of `StepInputs`' fields.
 
     A tensor with an unchanged shape is overwritten in place, because setting one takes 20 us and a
     step has eight.
@@ -215,7 +215,7 @@ class Feed:
 
 
 class StepRunner:
-    """An infer request of OpenVINO, fed with `StepInputs`.
+    """An OpenVINO infer request, fed with `StepInputs`.
 
     On the host the logits' memory is allocated here, because asking OpenVINO for its address takes
     60 us.
@@ -239,7 +239,7 @@ class StepRunner:
         self._has_hidden_states = HIDDEN_STATES in names
 
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
-        """Sets the inputs other than those of a step: the cache."""
+        """Sets the cache tensors by input name."""
         for name, tensor in tensors.items():
             self._request.set_tensor(name, tensor)
 
@@ -291,13 +291,13 @@ class Model(Protocol):
 
     @property
     def rope_switch_len(self) -> int | None:
-        """Tokens beyond which a sequence is rotated differently, and must be recomputed as a whole;
-        None = no such length."""
+        """The length in tokens beyond which a sequence has another RoPE, and must be recomputed as
+        a whole; None = no such length."""
 
     @property
     def states(self) -> States | None:
-        """The states of the model in addition to attention. With states, computation can resume
-        only at the end of a block, or of the sequence."""
+        """The recurrent states of the model; None = only attention. With states, computation can
+        resume only at the end of a block, or of the sequence."""
 
     def available_memory(self) -> int:
         """Returns the free bytes of the device that holds the cache."""
@@ -318,18 +318,19 @@ class Model(Protocol):
         """Returns the memory of a block; see `KvCache.block_rows`."""
 
     def accept_drafts(self, block_table: array[int], first: int, end: int) -> None:
-        """Records that the drafts of a sequence that the last step computed from position `first`
-        on are accepted up to, and without, `end`. Other drafts are dropped."""
+        """Records that of the draft tokens that the last step computed from position `first` on,
+        those before `end` are accepted. Other drafts are dropped."""
 
     def infer(self, inputs: StepInputs) -> RawLogits:
         """Computes one step and returns logits [R, vocab_size], valid until the next call. The
-        caller may change them."""
+        caller may modify them."""
 
     @property
     def hidden_states(self) -> Floats | None:
         """The hidden states of the last step, valid until the next one; see
-        `parts.drafts.draft_head`. A model with a draft head has those of all tokens, [T, width],
-        the head those of the sampled tokens, [R, width]. None = the graph does not return any."""
+        `parts.drafts.draft_head`. A model with a draft head returns those of all tokens, [T,
+        width], the head those of the sampled tokens, [R, width]. None = the graph does not return
+        any."""
 
 
 class ExactLength(NamedTuple):
@@ -339,16 +340,17 @@ class ExactLength(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PagedGraph:
-    """A model whose inputs are those of `StepInputs`, a key and a value cache per layer of
-    attention, and tables of its states.
+    """A graph whose inputs are those of `StepInputs`, a key and a value cache per attention layer,
+    and state tables.
 
     Attributes:
         weights: the file of its constants.
         rope_switch_len: see `Model`.
         has_rope_tables: whether positions must begin at 0 in the exported graph.
-        max_exact_len: the text length up to which the graph is exact, and the reason for the limit;
-            None = unlimited.
-        has_states: whether it has states in addition to attention, in tables: see `state_rows`.
+        max_exact_len: the context length up to which the graph is exact, and the reason for the
+            limit; None = unlimited.
+        has_states: whether it has recurrent states in addition to attention: see
+            `kv_cache.StateRows`.
     """
 
     model: ov.Model
@@ -360,37 +362,38 @@ class PagedGraph:
 
 
 MAX_SMALL_STEP = 48
-"""The maximum number of tokens of a small step. With AMX and models of 135M and 500M parameters f32
-takes 0.83 to 0.89 of bf16's time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
+"""The maximum number of tokens of a small step. With AMX and models of 135M and 500M parameters,
+f32 takes 0.83 to 0.89 of bf16's time at 32 tokens, 0.94 to 0.97 at 48 and 1.02 to 1.09 at 64."""
 
 MAX_KERNEL_TOKENS = 2048
-"""The maximum number of tokens of a step that kernels of ours compute where OpenVINO could."""
+"""The maximum number of tokens of a step that this project's kernels compute if OpenVINO's variants
+are compiled, too."""
 
 MAX_SHORT_TEXT = 2048
 """See `Runner.max_long_chunk`."""
 
 MAX_SMALL_PROMPT_CONTEXT = 1024
-"""The longest context, in tokens, of a small step that has part of a prompt in it: beyond it,
-attention of several tokens is faster in bf16. With a model of 135M parameters and 8 decoding
-sequences, a step with 16 tokens of a prompt took, in f32 as a share of bf16, 0.97 at context 0,
-1.05 at 1,024, 1.19 at 2,048 and 1.26 at 4,000."""
+"""The maximum context, in tokens, of a small step with a prompt chunk: beyond it, attention of
+several tokens is faster in bf16. With a model of 135M parameters and 8 decoding sequences, a step
+with 16 prompt tokens took, in f32 relative to bf16, 0.97 at context 0, 1.05 at 1,024, 1.19 at 2,048
+and 1.26 at 4,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class Precisions:
-    """The settings that a model is compiled with.
+    """The settings with which a model is compiled.
 
     Attributes:
         name: the name shown to operators.
-        large: OpenVINO's properties.
+        large: OpenVINO's properties for large steps.
         small: properties for small steps, if different. A step is small with up to `MAX_SMALL_STEP`
-            tokens, unless it contains part of a prompt after more than `MAX_SMALL_PROMPT_CONTEXT`
+            tokens, unless it contains a prompt chunk after more than `MAX_SMALL_PROMPT_CONTEXT`
             tokens.
         max_small_chunk: a step in which no sequence computes more tokens than this is small too,
             regardless of its total.
-        has_single_rows: whether steps of one row have a separate variant; see `single_rows`.
+        has_single_rows: whether steps of one row have a separate variant; see `fix_shapes`.
         is_batch_invariant: whether logits are bit-identical regardless of the other content of a
-            step: see `batch_invariance`.
+            step: see `without_single_rows`.
     """
 
     name: str
@@ -424,8 +427,8 @@ class Precisions:
 
 
 class CompiledVariants(NamedTuple):
-    """The model for large steps, for small ones and for those of one row; the same model may be
-    used for several."""
+    """The compiled models for large steps, small steps and steps of one row; they may be the
+    same."""
 
     large: ov.CompiledModel
     small: ov.CompiledModel
@@ -433,7 +436,7 @@ class CompiledVariants(NamedTuple):
 
 
 class _Runners(NamedTuple):
-    """OpenVINO's variants of a model, and what runs them; see `CompiledVariants`."""
+    """OpenVINO's compiled variants of a model, and their runners; see `CompiledVariants`."""
 
     variants: CompiledVariants
     large: Runner
@@ -446,7 +449,7 @@ class _Runners(NamedTuple):
 
 
 class ModelLayout(NamedTuple):
-    """The facts about a compiled model that its cache and its kernels depend on.
+    """The properties of a compiled model on which its cache and its kernels depend.
 
     Attributes:
         cache_inputs: the inputs that hold the KV cache and states.
@@ -469,21 +472,21 @@ class ModelLayout(NamedTuple):
 
 
 class PagedModel:
-    """The model on its device. Not thread-safe: one step at a time.
+    """A model on its device. Not thread-safe: one step at a time.
 
-    Without compiled variants, kernels compute all steps.
+    Without compiled variants, this project's kernels compute all steps.
 
     Args:
-        variants: the compiled model; None = to be compiled when it is needed.
+        variants: the compiled model; None = compile it when it is needed.
         compile_now: compiles the variants; None = `variants` are never released.
-        layout: that of the variants; None = to be read from them.
+        layout: the layout of the variants; None = read it from them.
 
     Attributes:
-        vocab_size: width of the logits; None = dynamic.
+        vocab_size: the width of the logits; None = dynamic.
         device: OpenVINO's name of the device.
-        precisions: the settings that it was compiled with.
-        graph: the graph that was compiled.
-        has_single_rows: whether steps of one row have a separate variant; see `single_rows`.
+        precisions: the settings with which it is compiled.
+        graph: the graph from which it is compiled.
+        has_single_rows: whether steps of one row have a separate variant; see `fix_shapes`.
         rope_switch_len, states: see `Model`.
         is_on_gpu: whether the cache is in GPU memory.
         max_few_rows: the maximum number of tokens of steps that kernels compute; 0 = none.
@@ -550,8 +553,8 @@ class PagedModel:
         return self._runners is not None
 
     def compile(self) -> _Runners:
-        """Compiles the variants, if they are not in memory, and returns them. It may be called on
-        any thread. Raises RuntimeError if the device does not support them any more."""
+        """Compiles the variants, if they are not in memory, and returns their runners. Thread-safe.
+        Raises RuntimeError if the device does not support them any more."""
         with self._compiling:
             if self._runners is None:
                 assert self._compile_now is not None, "variants are released only with this"
@@ -565,8 +568,8 @@ class PagedModel:
             return self._runners
 
     def release(self) -> None:
-        """Releases OpenVINO's variants if kernels compute all steps; see `use_for_few_rows`. It is
-        called between two steps."""
+        """Releases OpenVINO's variants if kernels compute all steps; see `use_for_few_rows`. Call
+        it between two steps."""
         with self._compiling:
             if self._all_rows is not None and self._compile_now is not None:
                 self._runners = self._last_runner = None
@@ -604,8 +607,8 @@ class PagedModel:
             runner.set_tensors(self._cache.tensors)
 
     def twin(self) -> PagedModel:
-        """Returns another model over the same compiled ones, which may run concurrently. It has no
-        cache yet."""
+        """Returns a second model that uses the same compiled models, and may run concurrently. It
+        has no cache yet."""
         own = self._runners
         return PagedModel(
             None if own is None else own.variants,
@@ -622,14 +625,15 @@ class PagedModel:
         adapted: Mapping[int, AdaptedRunnerFactory] | None = None,
         others: RunnerFactory | None = None,
     ) -> None:
-        """Has steps of these numbers of tokens computed by other variants of the model, from the
-        next step on. It may be called on any thread.
+        """Makes other runners compute steps of these numbers of tokens, from the next step on.
+        Thread-safe.
 
         Args:
-            variants: make runners of their own, of which the first one runs a step that is for it.
-            adapted: make runners of steps with adapters.
-            others: makes the runner of all other steps without adapters while OpenVINO's variants
-                are not compiled; None = they are compiled then.
+            variants: factories of runners by number of tokens; the first runner that supports a
+                step computes it.
+            adapted: factories of runners for steps with adapters.
+            others: creates the runner of all other steps without adapters while OpenVINO's variants
+                are not compiled; None = compile these variants for such steps.
         """
         makers = chain([others] if others is not None else [], *variants.values())
         runners = {make: make() for make in dict.fromkeys(makers)}
@@ -653,11 +657,12 @@ class PagedModel:
                 self._use(own._replace(variants=variants_left, single_rows=own.small))
 
     def use_for_adapters(self, runner: Runner | None, packed: PackedAdapters | None = None) -> None:
-        """Has steps with adapters computed by a runner, from the next step on; None = there are no
+        """Makes a runner compute steps with adapters, from the next step on; None = there are no
         such steps.
 
         Args:
-            packed: all adapters, for steps of few tokens; None = the runner computes these, too.
+            packed: all adapters, for kernels for few tokens; None = `runner` computes these steps,
+                too.
         """
         self._packed_adapters = packed or {}
         if runner is not None and self._cache.tensors:
@@ -666,15 +671,15 @@ class PagedModel:
 
     @property
     def awaits_single_rows(self) -> bool:
-        """Whether the variant for steps of one row comes later, by `use_single_rows`, and no other
-        variant computes all of these steps."""
+        """Whether the variant for steps of one row is still to be set by `use_single_rows`, and no
+        other variant computes all of these steps."""
         is_left = self.precisions.has_single_rows and not self.has_single_rows
         singles = self._few_rows.get(1, ())
         return is_left and all(one.max_context_len is not None for one in singles)
 
     def use_single_rows(self, compiled: ov.CompiledModel) -> None:
-        """Uses a variant for steps of one row from the next step on. It may be called on any
-        thread. Raises RuntimeError if the variant cannot share the KV cache."""
+        """Uses a compiled variant for steps of one row, from the next step on. Thread-safe. Raises
+        RuntimeError if the variant cannot share the KV cache."""
         if cache_layout(compiled) != self.cache_layout:
             raise RuntimeError("the variants of the model cannot share a KV cache")
         runner = StepRunner(compiled, is_on_gpu=self.is_on_gpu)
@@ -685,8 +690,8 @@ class PagedModel:
             self._use(own._replace(variants=variants, single_rows=runner))
 
     def _warm_up(self, runner: Runner) -> None:
-        """Computes a step with a cache of its own: OpenVINO repacks the weights at the first step,
-        which no request should wait for."""
+        """Computes a step with a separate cache: OpenVINO repacks the weights at the first step,
+        for which no request should wait."""
         spare = HostCache(self._cache_inputs, 1)
         runner.set_tensors(spare.tensors)
         layout = StepLayout(self.block_size)
@@ -696,7 +701,7 @@ class PagedModel:
 
     @property
     def few_row_numbers(self) -> frozenset[int]:
-        """The numbers of tokens of steps that such variants compute."""
+        """The numbers of tokens of the steps that kernels compute; see `use_for_few_rows`."""
         return frozenset(self._few_rows)
 
     @property
@@ -741,7 +746,7 @@ class PagedModel:
 
     @property
     def cache_traits(self) -> list[object]:
-        """The settings besides files and machine that affect the cache's content, for cache
+        """The settings, besides files and machine, on which the cache's content depends, for cache
         keys."""
         precisions = self.precisions
         properties = [precisions.large, precisions.small or {}]
@@ -755,13 +760,13 @@ class PagedModel:
         ]
 
     def accept_drafts(self, block_table: array[int], first: int, end: int) -> None:
-        """Keeps the state after the last of some drafts; see `Model.accept_drafts`."""
+        """Keeps the state after the last accepted draft token; see `Model.accept_drafts`."""
         if self._state_rows is not None:
             for source, target in self._state_rows.accepted(block_table, first, end):
                 self._cache.copy_state(source, target)
 
     def infer(self, inputs: StepInputs) -> RawLogits:
-        """Computes one step; see `Model.infer`. It releases the GIL while the device computes."""
+        """Computes one step; see `Model.infer`. Releases the GIL while the device computes."""
         num_rows = len(inputs.sampled_token_indices)
         rows = self._state_rows
         if rows is not None:
@@ -780,7 +785,8 @@ class PagedModel:
         own = self._runners
         is_bf16 = own is not None and runner is own.large and logits.dtype == np.uint16
         if is_bf16 and num_rows in self._few_rows and rows is None:
-            # In bf16, the two likeliest tokens after a prompt are often equal. A state has them.
+            # In bf16, the two largest logits after a prompt are often equal: recompute the last
+            # token more exactly. Impossible with states, which already include that token.
             ends = inputs.prompt_ends()
             again = None if ends is None else self._few_row_runner(ends)
             if ends is not None and again is not None:
@@ -820,7 +826,7 @@ class PagedModel:
 
 
 def _has_room(runner: Runner, inputs: StepInputs) -> bool:
-    """Returns whether a runner is for texts as long as those of a step."""
+    """Returns whether a runner supports the context lengths of a step."""
     length, limit, most = inputs.max_context_len, runner.max_context_len, runner.max_long_chunk
     if most is not None and length > MAX_SHORT_TEXT:
         return bool(np.diff(inputs.subsequence_begins).max() <= most)

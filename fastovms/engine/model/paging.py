@@ -35,10 +35,10 @@ Node = Any
 
 
 def use_own_positions(model: ov.Model) -> None:
-    """Rewrites a paged model in place: positions that the graph counts itself, as a row [1, ...,
-    tokens], are replaced by those of `position_ids`. Graphs of another form are not changed. In a
-    paged graph each token is a text of one token, so all of them would get the position of the end
-    of the longest text."""
+    """Rewrites a paged model in place: positions that the graph itself counts, as a row [1, ...,
+    tokens], are replaced by `position_ids`. Graphs of another form are not changed. In a paged
+    graph each token is a batch item of one token, so all of them would get the position of the end
+    of the longest sequence."""
     names = {name: port for port in model.inputs for name in port.get_names()}
     if "position_ids" not in names:
         return
@@ -58,7 +58,7 @@ def _is_row(node: Node) -> bool:
     counted = node.input_value(0).get_node()
     if counted.get_type_name() != "Range":
         return False
-    # Positions that begin at a constant do not count the cache.
+    # Positions that begin at a constant do not include the past length.
     if counted.input_value(0).get_node().get_type_name() == "Constant":
         return False
     *others, last = node.get_output_partial_shape(0)
@@ -77,17 +77,18 @@ _NAMES: Final = {
     "la.block_indices_begins": "state_row_begins",
     "la.cache_interval": "state_intervals",
 }
-"""The inputs' names in this package, by the names that the transformation gives them. An input may
-have several names."""
+"""The inputs' names in this package, by the names of OpenVINO's transformation. An input may have
+several names."""
 
 _PAST_LENS: Final = "past_lens"
 _STATE_PAST_LENS: Final = "la.past_lens"
 
 
 def name_inputs(model: ov.Model) -> bool:
-    """Names the inputs of a paged model, in place, and returns whether it has states. OpenVINO's
-    transformation makes tables of the states of convolutions (LFM 2), gated delta networks (Qwen 3
-    Next) and selective state spaces (Granite 4 hybrid); see `kv_cache.StateRows`."""
+    """Renames the inputs of a paged model in place, and returns whether it has recurrent states.
+    OpenVINO's transformation creates tables for the states of convolutions (LFM 2), gated delta
+    networks (Qwen 3 Next) and selective state spaces (Granite 4 hybrid); see
+    `kv_cache.StateRows`."""
     inputs: dict[str, Any] = {name: port for port in model.inputs for name in port.get_names()}
     for found, name in _NAMES.items():
         if found in inputs:
@@ -110,12 +111,12 @@ _DECOMPRESSION: Final = frozenset({"Convert", "Subtract", "Multiply", "Reshape"}
 
 def activation_group_size(model: ov.Model) -> int:
     """Returns the number of activations that share a scale when they are quantized to 8 bits; 0 =
-    they are not quantized. OpenVINO quantizes for matrices whose groups are multiples of the
-    number, so it is chosen by the group size of most weights.
+    they are not quantized. OpenVINO quantizes only for matrices whose group size is a multiple of
+    this, so it is chosen by the group size of most weights.
 
-    Matrices with non-integer zero points, as in k-quants, are not counted. Neither is the last one:
-    where it is the only one that could be quantized, as in Q4_1, this would save no time, and cost
-    half of the exactness (see bench/results/performance.md, Quality).
+    Matrices with non-integer zero points, as in k-quants, are not counted. Nor is the last matrix:
+    if only it could be quantized, as in Q4_1, this would save no time, and cost half of the
+    exactness (see bench/results/performance.md, Quality).
     """
     sizes: Counter[int] = Counter()
     last = {node.get_instance_id() for node in _last_products(model)}
@@ -126,7 +127,7 @@ def activation_group_size(model: ov.Model) -> int:
 
 
 def _last_products(model: ov.Model) -> Iterator[Node]:
-    """Yields the matrix products that no other one follows."""
+    """Yields the matrix products on which no other product depends."""
     nodes = reached(model.get_results(), lambda node: [] if _is_product(node) else inputs_of(node))
     return filter(_is_product, nodes)
 
@@ -137,7 +138,7 @@ def _is_product(node: Node) -> bool:
 
 def int4_group_size(model: ov.Model) -> int | None:
     """Returns the number of 4-bit weights that share a scale in most matrices, at most
-    `MAX_ACTIVATION_GROUP`. None = the model has no such weights."""
+    `MAX_ACTIVATION_GROUP`; None = the model has no such weights."""
     sizes: Counter[int] = Counter()
     for _, group, num_weights in _groups(model, _INT4):
         sizes[group] += num_weights
@@ -146,8 +147,8 @@ def int4_group_size(model: ov.Model) -> int | None:
 
 def _groups(model: ov.Model, types: Set[ov.Type]) -> Iterator[tuple[Node, int, int]]:
     """Yields the product, the group size and the number of weights of each matrix. The group size
-    is `MAX_ACTIVATION_GROUP` where whole rows share a scale. Matrices that are not usable with
-    integer multiplication are left out."""
+    is `MAX_ACTIVATION_GROUP` if whole rows share a scale. Matrices that cannot be multiplied as
+    integers are left out."""
     for node in model.get_ordered_ops():
         if node.get_type_name() == "Constant" and node.get_element_type() in types:
             found = _product_of(node, MAX_ACTIVATION_GROUP, node.shape[-1])
@@ -156,8 +157,8 @@ def _groups(model: ov.Model, types: Set[ov.Type]) -> Iterator[tuple[Node, int, i
 
 
 def _product_of(weights: Node, group: int, width: int) -> tuple[Node, int] | None:
-    """Returns the product with the matrix that a node holds, and the number of weights that share a
-    scale. The same weights may also be the embedding of tokens.
+    """Returns the product with the matrix in a node, and the number of weights that share a scale.
+    The same weights may also be the token embedding.
 
     Args:
         group: the number if the node's shape is not changed.
@@ -179,7 +180,7 @@ def _product_of(weights: Node, group: int, width: int) -> tuple[Node, int] | Non
 
 
 MAX_WEIGHTS_SIZE: Final = 512 * 1024 * 1024
-"""Bytes of weights up to which the gain is clearly above a tenth."""
+"""The size of weights in bytes up to which the gain is clearly above 10 %."""
 
 _SHAPES: Final = {
     "input_ids": [1],
@@ -193,12 +194,13 @@ _SHAPES: Final = {
 
 def fix_shapes(model: ov.Model) -> bool:
     """Rewrites a paged model in place for steps of one row only. Returns False if the model has
-    other inputs, or nodes that do not support a single row; it must then not be used for them.
+    other inputs, or nodes that do not support a single row; it must then not be used.
 
-    With open shapes OpenVINO infers those of every node in every step, even if they are unchanged:
-    50 us a layer. Fixed shapes shorten a step: at context 192 to 0.78 of its time with 135M
-    parameters in int8 (30 layers), 0.90 with 0.5B in int8 (24), and 0.98 with 1.2B in int4 (16).
-    (Two cores of an EPYC, in bf16 as in f32.) The price is a second copy of the weights in memory.
+    With dynamic shapes OpenVINO infers the shapes of every node in every step, even if they are
+    unchanged: 50 us a layer. Fixed shapes shorten a step: at context 192 to 0.78 of its time with
+    135M parameters in int8 (30 layers), 0.90 with 0.5B in int8 (24), and 0.98 with 1.2B in int4
+    (16). (Two cores of an EPYC, in bf16 as in f32.) The cost is a second copy of the weights in
+    memory.
     """
     ports = {port.get_any_name(): port for port in model.inputs}
     shapes = {
@@ -223,7 +225,7 @@ _ENCODER: Final = "it is an encoder, such as an embedding model, which generates
 _ATTENTION: Final = "ScaledDotProductAttention"
 
 _EMBEDDINGS: Final = frozenset({"last_hidden_state", "sentence_embedding", "token_embeddings"})
-"""Outputs of an embedding model."""
+"""The outputs of embedding models."""
 
 _Names = frozenset[str]
 
@@ -250,11 +252,11 @@ _FOREIGN: Final[tuple[tuple[Callable[[_Names], bool], str], ...]] = (
     ),
     (lambda names: "input_ids" not in names, "it has no input named input_ids"),
 )
-"""The kinds of models that have such inputs, by the names of the inputs."""
+"""Kinds of unsupported models, recognized by the names of their inputs and outputs."""
 
 
 def why_not_paged(model: ov.Model) -> str | None:
-    """Returns the reason why a model cannot be paged, as it was exported, or None."""
+    """Returns the reason why an exported model cannot be paged; None = it can."""
     names = _names(model.inputs)
     for is_foreign, reason in _FOREIGN:
         if is_foreign(names):
@@ -283,8 +285,8 @@ def _operations(model: ov.Model) -> set[str]:
 
 
 def why_not_wholly_paged(model: ov.Model) -> str | None:
-    """Returns a description of the state that is left after the transformation, which should have
-    replaced all of it; None = nothing is left."""
+    """Returns a description of the state inputs left after the transformation, which should have
+    replaced all of them; None = none are left."""
     states = sorted(sink.get_variable_id() for sink in model.get_sinks())
     if not states:
         return None
@@ -303,12 +305,12 @@ def _names(ports: list[ov.Output]) -> _Names:
 _STEP_INPUTS = frozenset(StepInputs._fields)
 _PAGED_ATTENTION = "PagedAttentionExtension"
 _SLIDING_WINDOW_INPUT = 10
-"""The input of a PagedAttentionExtension that has its sliding window; 0 = none."""
+"""The index of a PagedAttentionExtension's input for the sliding window; value 0 = none."""
 
 _ALIBI_SLOPES_INPUT = 11
 
 DEFAULT_MAX_MODEL_LEN = 1024
-"""The length in tokens of the text in which masks are examined, if the length of texts is not
+"""The sequence length in tokens for which masks are evaluated, if the context length is not
 limited."""
 
 _MAX_MASK_LEN = 2**17
@@ -320,7 +322,7 @@ _ELEMENTWISE = frozenset({"Add", "Convert", "Divide", "Multiply", "Subtract", "T
 
 
 class TransformedGraph(NamedTuple):
-    """The known facts about a model after OpenVINO's transformation to paged attention only.
+    """Properties of a model after OpenVINO's transformation to paged attention only.
 
     Attributes:
         max_exact_len: see `PagedGraph`.
@@ -335,13 +337,12 @@ def read_paged_graph(
     core: ov.Core, model_dir: Path, max_model_len: int = DEFAULT_MAX_MODEL_LEN
 ) -> PagedGraph:
     """Reads `openvino_model.xml`. Only the tokens at `sampled_token_indices` are projected to the
-    vocabulary, if the model has a place to put that input.
+    vocabulary, if the graph allows that.
 
     The transformation recognizes some forms of masks and treats all others as full attention. The
-    attention of each layer is therefore determined from the masks, for texts of up to
-    `max_model_len` tokens, and set afterwards. Raises ConfigurationError if the model is broken, or
-    has no attention that can be paged; UnsupportedModel if the model has a form that cannot be
-    paged.
+    attention of each layer is therefore determined from the masks, for sequences of up to
+    `max_model_len` tokens, and set afterwards. Raises ConfigurationError if the model is broken or
+    has no attention that can be paged, and UnsupportedModel if its form cannot be paged.
     """
     try:
         model = core.read_model(model_dir / "openvino_model.xml")
@@ -355,8 +356,8 @@ def read_paged_graph(
 def page_graph(
     model: ov.Model, model_dir: Path, max_model_len: int, *, is_draft_head: bool = False
 ) -> PagedGraph:
-    """Rewrites an exported graph in place; see `read_paged_graph`. A draft head may take hidden
-    states."""
+    """Rewrites an exported graph in place; see `read_paged_graph`. A draft head may have hidden
+    states as input."""
     reason = why_not_paged(model)
     refusal = UnsupportedModel if has_attention(model) else ConfigurationError
     attentions, has_states = None, False
@@ -391,9 +392,9 @@ def page_graph(
 
 
 def read_transformed(core: ov.Core, graph: Path, max_model_len: int) -> TransformedGraph:
-    """Returns the facts about a model after OpenVINO's transformation to paged attention only, as
-    the genai pipeline applies it. Empty facts if it cannot be transformed. `graph` is the model's
-    graph file, or that of a vision model's language part."""
+    """Returns properties of a model after OpenVINO's transformation to paged attention only, as the
+    genai pipeline applies it; empty if it cannot be transformed. `graph` is the model's graph file,
+    or that of a vision model's language part."""
     try:
         model = core.read_model(graph)
         attentions = _read_masks(model, min(max_model_len, _MAX_MASK_LEN))
@@ -417,7 +418,7 @@ def read_transformed(core: ov.Core, graph: Path, max_model_len: int) -> Transfor
 
 
 def applies_sliding_window(model: ov.Model) -> bool:
-    """Returns whether a layer of a paged model sees only the last tokens."""
+    """Returns whether any layer of a paged model has a sliding window."""
     return any(map(_has_window, attention_layers(model)))
 
 
@@ -427,14 +428,14 @@ def _has_window(layer: Any) -> bool:
 
 
 def attention_windows(model: ov.Model) -> list[int]:
-    """Returns the windows of a paged model's attentions that have a fixed one, in tokens."""
+    """Returns the fixed sliding windows of a paged model's attention layers, in tokens."""
     nodes = [one.input_value(_SLIDING_WINDOW_INPUT).get_node() for one in attention_layers(model)]
     windows = [int(node.data.sum()) for node in nodes if node.get_type_name() == "Constant"]
     return [window for window in windows if window > 0]
 
 
 def attention_layers(model: ov.Model) -> list[Any]:
-    """Returns the attention nodes, in the order of the layers: each depends on the one before it.
+    """Returns the attention nodes in the order of the layers: each depends on the previous one.
     Some layers share a cache (Gemma 3n)."""
     return [node for node in model.get_ordered_ops() if node.get_type_name() == _PAGED_ATTENTION]
 
@@ -496,8 +497,9 @@ def _page(model: ov.Model) -> None:
 
 
 def _shape_rows(model: ov.Model) -> None:
-    """Gives products of weights rows [tokens, 1, columns] where the export has them transposed, or
-    computes their shape (LFM 2). The kernels and adapters know such rows only."""
+    """Gives matrix products with weights the row shape [tokens, 1, columns] where the export has
+    them transposed, or computes their shape (LFM 2). Kernels and adapters support only this
+    shape."""
     for node in model.get_ordered_ops():
         weights = node.input_value(1) if _is_product(node) else None
         if weights is None or weights.get_partial_shape().is_dynamic:
@@ -525,8 +527,8 @@ def _why_not_fed(model: ov.Model, fed: Set[str]) -> str | None:
 
 
 def vocabulary_projection(model: ov.Model) -> Any | None:
-    """Returns the last MatMul, which only elementwise operations (bias, scale, soft cap) may
-    follow."""
+    """Returns the last MatMul, if only elementwise operations (bias, scale, soft cap) follow it;
+    None = not found."""
     node = model.output("logits").get_node().input_value(0).get_node()
     while node.get_type_name() in _ELEMENTWISE:
         operands = [value.get_node() for value in node.input_values()]

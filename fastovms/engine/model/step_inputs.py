@@ -1,4 +1,4 @@
-"""Lays out the inputs of one inference for paged attention: a ragged batch of sequences."""
+"""The inputs of one inference with paged attention: a ragged batch of sequences."""
 
 from __future__ import annotations
 
@@ -16,33 +16,32 @@ _NO_STATES: Final = np.empty((0, 1, 0), np.float32)
 SAMPLED_TOKEN_INDICES: Final = "sampled_token_indices"
 
 HIDDEN_STATES: Final = "hidden_states"
-"""The name of an input of a draft head, and of an output of the head and of its target; see
+"""The name of a draft head's input, and of an output of both the head and its target model; see
 `parts.drafts.draft_head`."""
 
 
 class StepInputs(NamedTuple):
     """The inputs of one inference over S sequences with T tokens in all, B blocks in all, and R
-    sampled tokens. Named as the model's inputs are.
+    sampled tokens. Fields have the names of the model's inputs.
 
     Attributes:
         input_ids: int64 [T].
         position_ids: int64 [T].
         past_lens: int32 [S], computed tokens before this step.
         subsequence_begins: int32 [S + 1], where each sequence's tokens start.
-        block_indices: int32 [B], the block tables one after another.
+        block_indices: int32 [B], the concatenated block tables.
         block_indices_begins: int32 [S + 1], where each table starts.
-        max_context_len: int32 scalar, the longest sequence after this step.
-        sampled_token_indices: int64 [R], positions in [0, T) whose logits are needed.
-        sequence_lens: int64 [S], the tokens of each sequence, of which a step may compute a part.
-        state_rows: int32, the rows of states that sequences read and write, one sequence's after
-            another's. This and the following inputs exist only for models with states; see
-            `state_rows`.
+        max_context_len: int32 scalar, the length of the longest sequence after this step.
+        sampled_token_indices: int64 [R], indices in [0, T) of tokens whose logits are needed.
+        sequence_lens: int64 [S], the total tokens of each sequence; a step may compute only some.
+        state_rows: int32, the concatenated state rows that sequences read and write. This and the
+            following two inputs exist only for models with states; see `kv_cache.StateRows`.
         state_row_begins: int32 [S + 1], where each sequence's rows start.
         state_intervals: int32 [S], the interval of positions at which each sequence's state is
             stored.
         adapters: int32 [S], the number of each sequence's adapter, 0 = none; empty = no sequence
             has one.
-        hidden_states: float32 [T, 1, width], those that a draft head takes with each token.
+        hidden_states: float32 [T, 1, width], a draft head's second input for each token.
     """
 
     input_ids: NDArray[np.int64]
@@ -66,8 +65,8 @@ class StepInputs(NamedTuple):
         return self.sequence_lens.repeat(np.diff(self.subsequence_begins))
 
     def prompt_ends(self) -> StepInputs | None:
-        """Returns the inputs of a smaller step, to run after this one, that computes only the
-        sampled tokens once more. None = no prompt ends in this step, or drafts are sampled."""
+        """Returns the inputs of a smaller step, to run after this one, that recomputes only the
+        sampled tokens. None = no prompt ends in this step, or drafts are sampled."""
         sampled, ends = self.sampled_token_indices, self.subsequence_begins[1:] - 1
         sequences = np.searchsorted(ends, sampled)
         num_tokens = np.diff(self.subsequence_begins)[sequences]
@@ -101,15 +100,15 @@ class StepInputs(NamedTuple):
 
 
 def is_single_row(inputs: StepInputs) -> bool:
-    """Returns whether a step has one token, whose logits are needed."""
+    """Returns whether a step has a single token, whose logits are needed."""
     return len(inputs.input_ids) == 1 == len(inputs.sampled_token_indices)
 
 
 class StepLayout:
-    """Lays the tokens of some sequences out for one inference.
+    """Builds the inputs of one inference from the tokens of some sequences.
 
-    Plain `array`s are filled and wrapped without a copy: at a few tokens a sequence that is
-    several times faster than concatenating numpy pieces.
+    Plain `array`s are filled and wrapped without a copy: with a few tokens per sequence this is
+    several times faster than concatenating numpy arrays.
     """
 
     def __init__(self, block_size: int) -> None:
@@ -134,8 +133,8 @@ class StepLayout:
         draft_token_ids: array[int] = _NO_TOKENS,
         adapter: int = 0,
     ) -> int:
-        """Appends a sequence's tokens `start` to `end` - 1, with drafts after the tokens in
-        `token_ids`, and returns the index of the last one in the inputs."""
+        """Appends a sequence's tokens `start` to `end` - 1; positions after the end of `token_ids`
+        are draft tokens. Returns the index of the last one in the inputs."""
         input_ids = self._input_ids
         self._past_lens.append(start)
         self._sequence_lens.append(len(token_ids))

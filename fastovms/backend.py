@@ -12,18 +12,18 @@ OutputCallback = Callable[[GenerationOutput], None]
 
 
 class Backend(Protocol):
-    """Runs a model of any task. These methods start, monitor and stop it; call them on the event
-    loop's thread."""
+    """A backend that runs a model of any task. These methods start, monitor and stop it; call them
+    on the event loop's thread."""
 
     @property
     def model(self) -> ModelInfo: ...
 
     @property
     def failure(self) -> str | None:
-        """The reason why the backend has failed, or None."""
+        """The reason why the backend has failed; None = it has not."""
 
     def start(self) -> None:
-        """Starts work on the running event loop, to which the outputs will be handed."""
+        """Starts work. Outputs are passed to the running event loop."""
 
     async def warmed_up(self) -> None:
         """Returns once the first request takes no longer than later ones.
@@ -44,16 +44,17 @@ class Backend(Protocol):
 
 
 class GenerationBackend(Backend, Protocol):
-    """Runs a model that generates text. Every method is called on the event loop's thread."""
+    """A backend that runs a model that generates text. Call every method on the event loop's
+    thread."""
 
     async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
-        """Makes a grammar ready for `submit`, which may take seconds.
+        """Compiles a grammar for `submit`, which may take seconds.
 
         Args:
             client: the sender. A grammar waits for at most one grammar of each other client.
 
         Returns:
-            The grammar in the form that `submit` needs.
+            The compiled grammar.
 
         Raises:
             RequestError: the grammar is malformed or impossible, or the model does not support

@@ -20,11 +20,11 @@ from typing import (
 
 
 class Series(NamedTuple):
-    """The Prometheus series of a statistic, in the `Annotated` type of its field.
+    """The Prometheus series that exports a statistic; part of the field's `Annotated` type.
 
     Attributes:
         name: the name without the common prefix.
-        text: its description, for readers of a scrape.
+        text: the help text.
         buckets: a histogram's upper bounds.
     """
 
@@ -40,8 +40,8 @@ Counter: Final = partial(Series, "counter")
 
 @cache
 def series_of(statistics: type) -> tuple[tuple[str, Series], ...]:
-    """Returns the path of each field that is exported, such as "grammars.num_running", with its
-    series. Nested statistics are flattened."""
+    """Returns the path of each exported field, such as "grammars.num_running", and its series.
+    Nested statistics are flattened."""
     found: list[tuple[str, Series]] = []
     for name, hint in get_type_hints(statistics, include_extras=True).items():
         if get_origin(hint) is Annotated:
@@ -62,7 +62,7 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float, count: int = 1) -> None:
-        """Records `value` as if it had been seen `count` times."""
+        """Records `value`, `count` times."""
         self._counts[bisect_left(self._bounds, value)] += count
         self._sum += value * count
 
@@ -169,11 +169,11 @@ class StoredPrefixStats:
 
 @dataclass(slots=True, kw_only=True)
 class EncoderCounters:
-    """The counters of a model of embeddings or a reranker. Updated on its thread; other threads get
+    """The counters of an embedding model or a reranker. Updated on its thread; other threads get
     copies.
 
     Attributes:
-        batch_sizes: the number of texts per batch; None before the first. Still updated.
+        batch_sizes: the number of texts per batch; None before the first. Not a copy.
     """
 
     num_texts: Annotated[int, Counter("encoder_texts", "Texts and pairs of texts encoded")] = 0
@@ -214,11 +214,11 @@ class BackendStats:
 
     Attributes:
         step_allowance: seconds after which the current step counts as hanging.
-        decode_kernels: whether the decode kernels are in use, in words, and why not.
-        num_held: the number of waiting requests that wait for a disk read.
+        decode_kernels: whether the decode kernels are in use, or the reason why not.
+        num_held: the number of queued requests that wait for a disk read.
         block_size: tokens per block of the KV cache.
         num_blocks: the number of blocks of the cache; constant, like `block_size`.
-        step_seconds: the durations of steps; None before the first. Still updated.
+        step_seconds: the durations of steps; None before the first. Not a copy.
     """
 
     num_running: Annotated[
@@ -266,7 +266,7 @@ class BackendStats:
 
     @property
     def kv_cache_usage(self) -> float:
-        """The share of the KV cache blocks in use, from 0 to 1."""
+        """The fraction of KV cache blocks in use, from 0 to 1."""
         used = self.num_blocks - self.num_free_blocks
         return used / self.num_blocks if self.num_blocks else 0.0
 
@@ -275,8 +275,8 @@ Statistics = TypeVar("Statistics", BackendStats, GrammarStats, EngineCounters, E
 
 
 def continued(before: Statistics, now: Statistics) -> Statistics:
-    """Returns `now` with the event counts of `before` added, so that counters continue when a model
-    is loaded again."""
+    """Returns `now` with the counters of `before` added, so that counters continue when a model is
+    loaded again."""
     statistics: type = type(now)
     series = dict(series_of(statistics))
     changes: dict[str, Any] = {}

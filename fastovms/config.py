@@ -1,5 +1,5 @@
-"""Configuration of the core: one frozen dataclass per section. Every setting is declared here or in
-`server_config`, once: its default, how it is written, and its help."""
+"""Configuration of the core: one frozen dataclass per section. Every setting is declared once, here
+or in `server_config`: its default, its type, and its help."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from fastovms.text.tools import TOOL_FORMAT_ALIASES, TOOL_FORMATS
 CACHE_PRECISIONS: Final = ("u4", "u8", "f16", "bf16", "f32")
 
 DEFAULT_TOKEN_BUDGET: Final = 256
-"""The maximum number of tokens of one step, if nothing was measured."""
+"""The maximum number of tokens of one step, if tuning has not measured a better one."""
 
 _TOOL_PARSERS: Final = Kind(
     "NAME", choice("auto", "none", *TOOL_FORMATS, aliases=TOOL_FORMAT_ALIASES)
@@ -70,10 +70,10 @@ _TASKS: Final = Kind(
         },
     ),
 )
-"""The tasks of models, with vLLM's names for them."""
+"""The values of --task, including vLLM's names."""
 
 MAX_FORM_OVERHEAD: Final = 64 * 1024
-"""Bytes of a form besides its file."""
+"""The maximum size of a form in addition to its file, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,9 @@ class HttpConfig:
     Attributes:
         host: "" = every interface, None = only the addresses of `listen`.
         max_body: see also `largest_body`.
-        max_connections: handshakes of TLS share it: beyond it, the oldest one is ended.
-        keep_alive_timeout: above that of the usual client pools and proxies (60 s), so that the
-            client closes first.
+        max_connections: includes TLS handshakes; at this limit, the oldest handshake is cancelled.
+        keep_alive_timeout: longer than that of the usual client pools and proxies (60 s), so that
+            the client closes first.
     """
 
     # fmt: off
@@ -170,12 +170,12 @@ class HttpConfig:
 
     @property
     def largest_body(self) -> int:
-        """Bytes beyond which a body would never be read: 413."""
+        """The size in bytes beyond which any body is refused (413)."""
         return min(self.max_body, self.max_buffered_bodies // 2)
 
 
 KEY_VARIABLES: Final = ("API_KEY", "VLLM_API_KEY")
-"""Variables of the environment that may hold the key."""
+"""Environment variables that may hold the API key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +184,8 @@ class EngineConfig:
 
     Attributes:
         enable_prompt_lookup: None = only with the paged backend.
-        cache_dir: None = the user's cache directory, "" = none.
-        enable_lora: also on with `lora_modules`.
+        cache_dir: None = the user's cache directory, "" = no cache.
+        enable_lora: implied by `lora_modules`.
     """
 
     # fmt: off
@@ -266,7 +266,7 @@ class EngineConfig:
 
     @property
     def why_cpu(self) -> str:
-        """Why no device but the CPU can run the model; "" = another one may."""
+        """Why only the CPU can run the model; "" = other devices can, too."""
         return "adapters are served on the CPU only" if self.serves_adapters else ""
 
     @property
@@ -308,7 +308,7 @@ class EncoderConfig:
 
 @dataclass(frozen=True, slots=True)
 class ImageConfig:
-    """The settings of models that generate images. Sizes are (width, height) in pixels."""
+    """The settings of image generation models. Sizes are (width, height) in pixels."""
 
     # fmt: off
     max_resolution: tuple[int, int] = setting((1024, 1024), PICTURE_SIZE,
@@ -330,11 +330,11 @@ class ImageConfig:
 
 @dataclass(frozen=True, slots=True)
 class SpeakingConfig:
-    """The settings of models that speak, which an OVMS graph may have.
+    """The settings of text-to-speech models, which an OVMS graph may have.
 
     Attributes:
-        voices: files of voices by their names, in addition to those of the model.
-        min_speed, max_speed: of requests; 1 is the model's own speed.
+        voices: files of voices by name, in addition to the model's.
+        min_speed, max_speed: the allowed `speed` of requests; 1 is the model's own speed.
     """
 
     voices: Mapping[str, Path] = field(default_factory=dict)
@@ -351,9 +351,9 @@ class ApiConfig:
         max_choices: samples of all its prompts together.
         max_stop_strings: stop strings, if the dialect sets no lower limit.
         max_stop_length: characters of one stop string.
-        max_total_logprobs: log probabilities in the whole answer to one request, each about a
-            hundred bytes while the answer is made.
-        max_grammar_length: maximum characters of a schema, regular expression or other grammar.
+        max_total_logprobs: log probabilities in the whole answer, each of which takes about a
+            hundred bytes of memory.
+        max_grammar_length: characters of a schema, regular expression or other grammar.
     """
 
     # fmt: off
@@ -426,10 +426,10 @@ class ChatConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelLimits:
-    """The limits that the operator of an OVMS graph may set for each model.
+    """The limits that an OVMS graph may set for each model.
 
     Attributes:
-        max_tokens_limit: new tokens per sample, also if the request sets none.
+        max_tokens_limit: new tokens per sample; also the default of requests.
         best_of_limit: upper limit of candidates per prompt, exclusive.
     """
 

@@ -1,5 +1,4 @@
-"""Declares exceptions by their meaning. The form of each on the wire is decided in `api`, per
-dialect."""
+"""Declares exceptions by their meaning. `api` decides how each is sent to clients, per dialect."""
 
 from __future__ import annotations
 
@@ -9,29 +8,29 @@ from typing import Final
 from fastovms.quoting import one_line, quotable
 
 CONTEXT_EXCEEDED: Final = "context_length_exceeded"
-"""The code of the error about what the model's context has no room for."""
+"""The error code for a prompt that exceeds the model's context."""
 
 
 class FastovmsError(Exception):
-    """The base of every error that is raised on purpose."""
+    """The base class of all errors that this package raises deliberately."""
 
 
 class ConfigurationError(FastovmsError):
-    """The operator asked for something that cannot be started (flags, model files, ports)."""
+    """The operator's configuration cannot be used (flags, model files, ports)."""
 
 
 class UnsupportedModel(ConfigurationError):
-    """The paged engine cannot run a model of this form."""
+    """The paged engine does not support this model."""
 
 
 class RequestError(FastovmsError):
     """The client's request is invalid.
 
-    The message and the parameter may repeat what the client wrote; `quotable` makes them safe.
+    The message and the parameter may repeat client text; `quotable` makes them safe.
 
     Attributes:
-        param: name of the offending field (`"stop[1]"`), or None if it is not a single field.
-        code: machine-readable reason (`"context_length_exceeded"`), or None.
+        param: name of the invalid field (`"stop[1]"`); None = not a single field.
+        code: machine-readable reason (`"context_length_exceeded"`); None = none.
     """
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -42,7 +41,7 @@ class RequestError(FastovmsError):
 
 
 class MalformedBody(RequestError):
-    """The body is not the JSON object that every endpoint expects, regardless of its fields."""
+    """The body is not a JSON object, which every endpoint expects."""
 
 
 class InvalidField(RequestError):
@@ -50,15 +49,15 @@ class InvalidField(RequestError):
 
     @classmethod
     def about(cls, name: str, words: str) -> InvalidField:
-        """Returns the error whose message is the field's name followed by `words`."""
+        """Returns an error whose message is the field's name followed by `words`."""
         return InvalidField(f"{name} {words}", param=name)
 
 
 class SchemaRefused(InvalidField):
-    """A schema or another grammar that cannot be enforced.
+    """A JSON schema or other grammar that cannot be enforced.
 
     Attributes:
-        reason: the fault of the value.
+        reason: what is wrong with it.
     """
 
     reason = ""
@@ -78,18 +77,18 @@ class FieldFault(InvalidField):
         self._around = before, after
 
     def named(self, param: str, words: str) -> InvalidField:
-        """Returns the error with the client's name of the field, `param`, and with `words` for it
-        in the message."""
+        """Returns the error for the client: `param` is the client's name of the field, and `words`
+        stand for the field in the message."""
         before, after = self._around
         return InvalidField(f"{before}{words}{after}", param=param)
 
 
 class NotFound(RequestError):
-    """The object that the request names does not exist, or belongs to another tenant."""
+    """An object in the request does not exist, or belongs to another tenant."""
 
 
 class ModelNotFound(NotFound):
-    """The named model is not served here."""
+    """The requested model is not served here."""
 
 
 class TooLarge(RequestError):
@@ -116,7 +115,7 @@ class RateLimited(Overloaded):
 
 
 class BackendUnavailable(BackendError):
-    """The backend is loading, draining or closed. `retry_after` is in seconds."""
+    """The backend is loading, shutting down or closed. `retry_after` is in seconds."""
 
     def __init__(self, message: str = "", *, retry_after: float = 1.0) -> None:
         super().__init__(message)
@@ -124,7 +123,7 @@ class BackendUnavailable(BackendError):
 
 
 class ServerClosing(BackendUnavailable):
-    """The server shuts down: another process may answer."""
+    """The server is shutting down: another process may answer."""
 
 
 class StateFailed(BackendUnavailable):
@@ -132,7 +131,7 @@ class StateFailed(BackendUnavailable):
 
 
 class StateNotLoaded(StateFailed):
-    """An object was not found, and may be in stored data that cannot be read yet."""
+    """An object was not found, but may be in stored data that cannot be read yet."""
 
 
 class EngineFailed(BackendError):
@@ -140,7 +139,7 @@ class EngineFailed(BackendError):
 
 
 class BrokenLogits(EngineFailed):
-    """The model gave a request logits that are NaN or infinite, from which nothing is sampled."""
+    """The model's logits for a request are NaN or infinite, so no token can be sampled."""
 
     def __init__(self) -> None:
         super().__init__("the model gave logits that are not numbers (NaN or infinite)")
@@ -150,7 +149,7 @@ _MAX_REASON: Final = 300
 
 
 class RequestFailed(FastovmsError):
-    """A request to a server has failed.
+    """A request that this program sent to a server has failed.
 
     Attributes:
         kind: the category for counting, such as "HTTP 429" or "connection closed".
@@ -170,14 +169,14 @@ _SHORTAGES: Final = {
     errno.ENOBUFS: "too little memory",
     errno.EAGAIN: "too many processes",
 }
-"""Reasons for which a system call fails, by the number of the error."""
+"""The resource that is exhausted, by the errno of a failed system call."""
 
 _NO_THREAD: Final = "can't start new thread"
 
 
 def shortage_of(error: BaseException | None) -> BackendUnavailable | None:
-    """Returns the error for a client whose request failed because the process or the machine has
-    too few descriptors, threads, processes or too little memory; None = another error."""
+    """Returns the error for a client whose request failed because the process or the machine has no
+    descriptors, threads, processes or memory left; None = another cause."""
     reason = ""
     if isinstance(error, MemoryError):
         reason = "too little memory"
@@ -189,6 +188,6 @@ def shortage_of(error: BaseException | None) -> BackendUnavailable | None:
 
 
 def description_of(error: Exception) -> str:
-    """Returns the message that a client receives about an error that ended its request. For a
-    FastovmsError that is its own message; other errors are not described in detail."""
+    """Returns the message for a client whose request was ended by an error: a FastovmsError's own
+    message; for other errors a text without details."""
     return str(error) if isinstance(error, FastovmsError) else f"{type(error).__name__}: {error}"

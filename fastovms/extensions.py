@@ -19,7 +19,7 @@ COMMANDS: Final = "fastovms.commands"
 
 
 class Extension(NamedTuple):
-    """The function that an entry point names.
+    """An extension's function and its entry point.
 
     Attributes:
         entry: the entry point: its group, its name, and the function's location.
@@ -31,7 +31,7 @@ class Extension(NamedTuple):
 
 
 def load_extensions(group: str, name: str | None = None) -> list[Extension]:
-    """Imports and returns the extensions of a group, or the one of this name.
+    """Imports and returns the extensions of a group, or only the extension of this name.
 
     Raises:
         ConfigurationError: an extension cannot be imported, or is not a function.
@@ -49,10 +49,10 @@ def load_extensions(group: str, name: str | None = None) -> list[Extension]:
 
 @contextmanager
 def faults_named(entry: EntryPoint) -> Iterator[None]:
-    """Turns an exception of an extension into an error that names its entry point.
+    """Converts an exception in the context to an error that names the extension's entry point.
 
     Raises:
-        ConfigurationError: the code within has failed.
+        ConfigurationError: the code in the context has failed.
     """
     try:
         yield

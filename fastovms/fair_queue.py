@@ -1,4 +1,4 @@
-"""Shares limits out among clients: places of a pool, and turns of a queue."""
+"""Fair sharing between clients: of a pool's units, and of turns in a queue."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ Item = TypeVar("Item")
 
 
 class Shares:
-    """Counts the units of one pool that each owner holds, and decides which owner may take more.
-    Not thread-safe.
+    """Counts the units of a pool that each owner holds, and decides which owner may take more. Not
+    thread-safe.
 
     While at most `free` units are taken, any owner may take more. Beyond that, an owner may hold at
     most as many units as are left of `most`, so that some are always left for other owners.
-    (Dynamic thresholds, as in switch buffers: Choudhury and Hahne, 1998.)
+    (Dynamic thresholds, as in network switch buffers: Choudhury and Hahne, 1998.)
 
     Args:
-        free: units that a single owner may take.
-        most: maximum units of all owners together.
+        free: the number of units that a single owner may take.
+        most: the maximum number of units of all owners together.
     """
 
     def __init__(self, free: int, most: int) -> None:
         self.free = free
         self.most = most
         self.used = 0
-        self._held: dict[str, int] = {}  # owners that hold nothing are left out
+        self._held: dict[str, int] = {}  # has no entry for owners that hold nothing
 
     @classmethod
     def of_places(cls, limit: int) -> Shares:
-        """Returns the shares of `limit` places: one owner may take all of them, and the others
-        together as many again."""
+        """Returns the shares for `limit` places: one owner may take all of them, and the other
+        owners together as many again."""
         return cls(limit, 2 * limit + 1)
 
     def held(self, owner: str) -> int:
-        """Returns how many units the owner holds."""
+        """Returns the number of units that an owner holds."""
         return self._held.get(owner, 0)
 
     def may_take(self, owner: str, size: int = 1) -> bool:
@@ -46,46 +46,46 @@ class Shares:
         return used <= self.free or self.held(owner) + size <= self.most - used
 
     def take(self, owner: str, size: int = 1) -> bool:
-        """Takes units if the owner may have them, and returns whether it may."""
+        """Takes units if the owner may take them, and returns whether it may."""
         if not self.may_take(owner, size):
             return False
         self.hold(owner, size)
         return True
 
     def hold(self, owner: str, size: int = 1) -> None:
-        """Counts units that the owner has, whether or not it may have them."""
+        """Adds units to an owner, even beyond its share."""
         if size:
             self._held[owner] = self.held(owner) + size
             self.used += size
 
     def give_back(self, owner: str, size: int = 1) -> None:
-        """Gives units of an owner back."""
+        """Returns units of an owner to the pool."""
         left = self._held.pop(owner, 0) - size
         if left:
             self._held[owner] = left
         self.used -= size
 
     def check(self) -> None:
-        """Asserts that the books balance."""
+        """Asserts that the counts are consistent."""
         assert all(held > 0 for held in self._held.values())
         assert sum(self._held.values()) == self.used
 
 
 class FairQueue(Generic[Item]):
-    """A bounded queue that takes one item of each client in turn. Not thread-safe.
+    """A bounded queue that serves clients in turn, one item each. Not thread-safe.
 
     Args:
         items: the plural noun for the items, for messages.
         per_client: the maximum number of waiting items of one client.
-        total: the maximum number of waiting items. At this number of items, the newest item of the
-            client with the most of them is dropped in favour of a client with fewer.
+        total: the maximum number of waiting items. At this limit, the newest item of the client
+            with the most items is dropped in favour of a client with fewer.
     """
 
     def __init__(self, items: str, *, per_client: int, total: int) -> None:
         self._items = items
         self._per_client = per_client
         self._total = total
-        self._waiting: dict[str, deque[Item]] = {}  # by client, the next to be served first
+        self._waiting: dict[str, deque[Item]] = {}  # by client; the next one to be served is first
         self._num_items = 0
         self._last = ""  # the client that was served last
 
@@ -96,7 +96,7 @@ class FairQueue(Generic[Item]):
         """Queues an item after the client's other items.
 
         Returns:
-            The item that was dropped in favour of it, if any.
+            The item that was dropped in favour of the new one; None = none.
 
         Raises:
             Overloaded: too many items wait, and none may be dropped.
@@ -116,11 +116,11 @@ class FairQueue(Generic[Item]):
         return displaced
 
     def take(self, may_have: Callable[[str, Item], bool] | None = None) -> Item | None:
-        """Removes and returns the next item, or None if there is none. Clients take turns.
+        """Removes and returns the next item; None = there is none. Clients take turns.
 
         Args:
-            may_have: returns whether a client may have its first item now; other clients do not
-                wait for one that may not.
+            may_have: returns whether a client may have its first item now; a client that may not is
+                skipped.
         """
         # Others arrived after the owner was served.
         if next(iter(self._waiting), None) == self._last:
@@ -139,7 +139,7 @@ class FairQueue(Generic[Item]):
         return item
 
     def discard(self, client: str, item: Item) -> None:
-        """Removes the item, if it waits."""
+        """Removes the item, if it is still queued."""
         items = self._waiting.get(client)
         if items is None or item not in items:
             return
@@ -156,7 +156,7 @@ class FairQueue(Generic[Item]):
         return items
 
     def check(self) -> None:
-        """Asserts that the books balance."""
+        """Asserts that the counts are consistent."""
         lengths = [len(items) for items in self._waiting.values()]
         assert sum(lengths) == self._num_items <= self._total
         assert all(0 < length <= self._per_client for length in lengths)

@@ -1,5 +1,5 @@
-"""Grammars of answers as trees of values. Text formats build trees, and each grammar compiler has
-its own renderer."""
+"""Grammars of answers as trees. Text formats (tool calls, reasoning) build trees, and each grammar
+compiler has its own renderer."""
 
 from __future__ import annotations
 
@@ -16,26 +16,25 @@ class _Part(Struct, frozen=True, cache_hash=True):
 
 
 class Literal(_Part, frozen=True):
-    """A part that is a fixed, non-empty text."""
+    """A fixed, non-empty text."""
 
     text: str
 
 
 class Tag(_Part, frozen=True):
-    """A part that is markup: a special token if the vocabulary has one of this text, otherwise the
-    text."""
+    """Markup: the special token with this text if the vocabulary has one, otherwise the text."""
 
     text: str
 
 
 class Until(_Part, frozen=True):
-    """A part of any text, including special tokens, up to and including the tag."""
+    """Any text, including special tokens, up to and including the tag."""
 
     tag: str
 
 
 class TriggeredTag(_Part, frozen=True):
-    """A part of any text in which each occurrence of the tag is followed by `rest`.
+    """Any text in which each occurrence of the tag is followed by `rest`.
 
     Attributes:
         once: whether the text ends with the first `rest`; otherwise it continues, perhaps with
@@ -48,11 +47,11 @@ class TriggeredTag(_Part, frozen=True):
 
 
 class FirstTag(_Part, frozen=True):
-    """A part of any text up to the first of some tags, the tag, and what must follow it.
+    """Any text up to the first of several tags, the tag, and the part that must follow that tag.
 
     Attributes:
-        cases: the tags, each with what follows it.
-        must_come: whether one of the tags is required; otherwise the part may be text without them.
+        cases: the tags, and the part that follows each.
+        must_come: whether a tag is required; otherwise text without tags is allowed.
     """
 
     cases: tuple[tuple[str, Node], ...]
@@ -60,8 +59,8 @@ class FirstTag(_Part, frozen=True):
 
 
 class Regex(_Part, frozen=True):
-    """A part of text without special tokens that as a whole matches regular expressions in the
-    syntax of Rust's `regex`.
+    """Text without special tokens that matches regular expressions (syntax of Rust's `regex`) as a
+    whole.
 
     Attributes:
         pattern: a regular expression that the text matches.
@@ -74,17 +73,16 @@ class Regex(_Part, frozen=True):
     unlike: tuple[str, ...] = ()
 
     def excluding(self, *patterns: str) -> Regex:
-        """Returns the part with further regular expressions that it must not match."""
+        """Returns this part with further regular expressions that it must not match."""
         return replace(self, unlike=(*self.unlike, *patterns))
 
 
 class OtherText(_Part, frozen=True):
-    """A part of text without special tokens and tags, which does not begin with certain texts, even
-    after white space.
+    """Text without special tokens and tags, with restrictions on its beginning.
 
     Attributes:
-        begins: texts that it must not begin with. A compiler that cannot check beginnings excludes
-            them everywhere.
+        begins: texts with which it must not begin, even after white space. A compiler that cannot
+            check beginnings excludes them everywhere.
         tags: tags that must not occur in it.
     """
 
@@ -93,10 +91,10 @@ class OtherText(_Part, frozen=True):
 
 
 class TextBefore(_Part, frozen=True):
-    """A part that consists of text up to its first end tag.
+    """Text up to and including its first end tag.
 
     Attributes:
-        gap: the text between the two.
+        gap: the text between the text and the tag.
     """
 
     tag: str
@@ -105,24 +103,23 @@ class TextBefore(_Part, frozen=True):
 
 
 class Json(_Part, frozen=True):
-    """A part that is a JSON value without white space, except for optional spaces after colons and
-    commas.
+    """A JSON value without white space, except for optional spaces after colons and commas.
 
     Attributes:
-        schema: JSON text of its schema.
+        schema: the JSON schema, as JSON.
     """
 
     schema: str
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> Json:
-        """Returns the part for a schema, without llguidance's options in it; the renderers set
-        their own."""
+        """Returns the part for a schema, without llguidance's options in the schema: the renderers
+        set their own."""
         return cls(json.dumps({key: schema[key] for key in schema if key != "x-guidance"}))
 
 
 class OtherTag(_Part, frozen=True):
-    """A part that is a name between two texts, other than some names.
+    """A name between two fixed texts, other than some names.
 
     Attributes:
         before: the text before the name; special tokens in it are not recognized.
@@ -137,7 +134,7 @@ class OtherTag(_Part, frozen=True):
 
 
 class Answer(_Part, frozen=True):
-    """A part whose text the rest of the `params.Grammar` that the tree belongs to constrains."""
+    """The place of the client's own constraint: `source` of the `params.Grammar` with this tree."""
 
 
 class InOrder(_Part, frozen=True):
@@ -202,18 +199,18 @@ def one_of(*parts: Node | str) -> Node:
 
 
 def optional(part: Node) -> Node:
-    """Returns a choice of the part or nothing."""
+    """Returns a part that may be absent."""
     return OneOf((part, EMPTY))
 
 
 def several(item: Node, separator: Node | str) -> Node:
-    """Returns one or more repetitions of the item, with the separator in between."""
+    """Returns one or more repetitions of an item, with a separator in between."""
     return Several(item, _node(separator))
 
 
 def after_first_tag(tree: Node) -> tuple[str, Node] | None:
-    """Returns the tag that a tree begins with, or that it waits for, and what follows it; None if
-    there is no such tag."""
+    """Returns the first tag of a tree, at its beginning or after any text, and the rest after that
+    tag; None = there is no such tag."""
     match tree:
         case Tag(tag):
             return tag, EMPTY
@@ -237,8 +234,8 @@ def _node(part: Node | str) -> Node:
 
 
 def num_characters(tree: Node | None) -> int:
-    """Counts the characters of texts, regular expressions and schemas in a tree; an item that
-    occurs twice counts once."""
+    """Returns the total number of characters of texts, regular expressions and schemas in a tree;
+    an item that occurs twice counts once."""
     seen: set[object] = set()
     pending: list[object] = [tree]
     total = 0

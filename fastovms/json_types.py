@@ -30,7 +30,7 @@ def json_type(value: object) -> str:
 
 
 def resolve(reference: str, root: object) -> object:
-    """Returns the part of a document that a reference within it points to (RFC 6901 6).
+    """Returns the part of a document to which a JSON reference within it points (RFC 6901 6).
 
     Raises:
         LookupError: the target does not exist, or is outside the document.
@@ -54,13 +54,13 @@ _PIECE: Final = 256 * 1024
 _LINE_ENDS: Final = tuple(
     (end.encode(), f"\\u{ord(end):04x}".encode()) for end in "\x85\u2028\u2029"
 )
-"""The characters that end a line for Unicode, and their JSON: `str.splitlines` would cut there, as
-would `httpx`'s `iter_lines`. JSON always escapes the rest of what they split at."""
+"""Unicode line separators, and their JSON escapes. `str.splitlines` and `httpx`'s `iter_lines`
+split there; JSON always escapes the other characters at which they split."""
 
 
 def on_one_line(written: bytes) -> bytes:
-    """Returns JSON, as orjson writes it, with Unicode line separators escaped. A final line feed is
-    kept. Long texts are processed in pieces, because each step holds the GIL."""
+    """Returns JSON from orjson with Unicode line separators escaped. A final line feed is kept.
+    Long JSON is processed in pieces, because each step holds the GIL."""
     if written.isascii():
         return written
     return b"".join(map(_escaped, _pieces(written)))
@@ -73,7 +73,7 @@ def _escaped(written: bytes) -> bytes:
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:
-    """Yields a text in pieces of whole characters."""
+    """Yields UTF-8 text in pieces of whole characters."""
     start = 0
     while start < len(text):
         end = start + _PIECE

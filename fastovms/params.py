@@ -1,4 +1,4 @@
-"""The types that layers exchange about a generation: parameters, outputs and model facts."""
+"""The types that layers exchange about a generation: parameters, outputs and model properties."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from fastovms.grammar_tree import Node
 from fastovms.request_fields import INT64, UINT32_MAX, Field, GenaiUse, Range, rows_of
 
 GREEDY_TEMPERATURE: Final = 1e-5
-"""The temperature at and below which the most likely token is taken: dividing by less only
-overflows."""
+"""The temperature at and below which sampling is greedy: dividing by less would overflow."""
 
 LOWEST_PRIORITY: Final = 2**62
-"""The priority that puts a request after all others that wait."""
+"""The priority with which a request runs after all other waiting requests."""
 
 MAX_DRAFT_TOKENS: Final = 32
-"""The maximum number of tokens of one draft, from any source. Requests for more get as many."""
+"""The maximum number of tokens of one draft, from any source. Larger values in requests are reduced
+to it."""
 
 
 class FinishReason(Enum):
@@ -37,7 +37,7 @@ class FinishReason(Enum):
 
 
 class GrammarKind(Enum):
-    """The kind of a grammar's source. The values are its names in messages."""
+    """The format of a grammar's source. The values are its names in messages."""
 
     JSON_SCHEMA = "JSON schema"
     JSON_OBJECT = "JSON object"
@@ -53,8 +53,8 @@ class Grammar:
     """A constraint on the text of a sample.
 
     Attributes:
-        source: JSON text of the schema, of the list of choices or of the structural tag's format; a
-            regular expression; Lark, GBNF or EBNF rules; "" for JSON_OBJECT and CALLS.
+        source: a schema, list of choices or structural tag format as JSON; a regular expression;
+            Lark, GBNF or EBNF rules; "" for JSON_OBJECT and CALLS.
         param: the request's field, for messages.
         tree: the grammar of the whole text, for example with reasoning, in which `Answer` stands
             for the part constrained by `source` (absent for CALLS); None = `source` constrains the
@@ -81,14 +81,14 @@ class EarlyStopping(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BeamSearch:
-    """Deterministic search for the most likely texts, instead of sampling.
+    """Deterministic search for the most likely continuations, instead of sampling.
 
-    The request's `n` best of all beams are its samples. They are returned when the search has
-    ended, as one output each, best first.
+    The request's samples are the `n` best beams. They are returned when the search has ended, one
+    output each, best first.
 
     Attributes:
         num_beams: beams in all groups together, a multiple of `num_beam_groups`, at least 2.
-        num_beam_groups: groups that `diversity_penalty` keeps apart.
+        num_beam_groups: groups between which `diversity_penalty` enforces differences.
         length_penalty: candidates are ranked by sum of log probabilities / length**penalty.
         param: the field of the request with the number of beams, for errors.
     """
@@ -102,10 +102,10 @@ class BeamSearch:
 
 
 class SamplingFields(Struct, frozen=True, kw_only=True):
-    """The rows of the sampling parameters, which requests and generation_config.json give. None =
-    not given.
+    """The sampling parameters in requests and generation_config.json, one field with its table row
+    each. None = not given.
 
-    A new sampling parameter is a row here, an attribute of `SamplingParams`, and a processor in
+    A new sampling parameter is a field here, an attribute of `SamplingParams`, and a processor in
     `engine.processors`.
     """
 
@@ -229,7 +229,7 @@ class SamplingFields(Struct, frozen=True, kw_only=True):
 
 
 class SamplingDefaults(SamplingFields, frozen=True, kw_only=True):
-    """The recommendations of the model's generation_config.json; None = not given."""
+    """The default sampling parameters in the model's generation_config.json; None = not given."""
 
     max_new_tokens: Annotated[
         int | None, Field(recommended=Range(1), names={"ollama": "num_predict"})
@@ -237,16 +237,16 @@ class SamplingDefaults(SamplingFields, frozen=True, kw_only=True):
 
 
 ALL_LOGPROBS = -1
-"""The value, instead of a number of top log probabilities, for the whole vocabulary."""
+"""The value of `logprobs` that requests the whole vocabulary."""
 
 
 class ReasoningTags(NamedTuple):
     """The markup of reasoning in generated text.
 
     Attributes:
-        begin: the text that opens it.
-        end: the text that the model ends it with.
-        closing_token_ids: the tokens that end it when the budget is spent.
+        begin: the text that opens reasoning.
+        end: the text with which the model ends reasoning.
+        closing_token_ids: the tokens that are forced when the budget is used up.
     """
 
     begin: bytes
@@ -256,17 +256,16 @@ class ReasoningTags(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReasoningBudget:
-    """A limit on the tokens of reasoning. When they are spent, the tokens that end the reasoning
-    follow, and the answer after them.
+    """A limit on reasoning tokens. When it is reached, the closing tokens are forced, and the
+    answer follows.
 
     Attributes:
-        num_tokens: the limit. Tokens of the markup that opens and ends reasoning do not count
-            towards it, those of several sections of reasoning do.
+        num_tokens: the limit, over all reasoning sections. Opening and closing tags do not count.
         tags: the pairs of tags that open and close reasoning. If the text begins within reasoning,
             the first pair applies.
         is_inside: whether the text begins within reasoning.
-        is_anywhere: whether reasoning may begin in the middle of the text; otherwise it comes
-            first or not at all.
+        is_anywhere: whether reasoning may begin in the middle of the text; otherwise only at the
+            beginning.
         other_ends: further texts that end a section, such as those that begin a tool call.
         token_bytes: the text of each token, by id.
     """
@@ -284,7 +283,7 @@ class RepetitionDetection(NamedTuple):
 
     Attributes:
         max_size, min_size: the number of tokens of a pattern; `min_size` is at least 1.
-        min_count: the number of repetitions at the end that ends the text, at least 2.
+        min_count: the number of consecutive repetitions that ends the sample, at least 2.
     """
 
     max_size: int
@@ -292,7 +291,7 @@ class RepetitionDetection(NamedTuple):
     min_count: int
 
     def finds(self, token_ids: array[int], first: int) -> bool:
-        """Returns whether the tokens from `first` on end with a repeated pattern."""
+        """Returns whether the tokens from index `first` on end with a repeated pattern."""
         end = len(token_ids)
         longest = min(self.max_size, (end - first) // self.min_count)
         for size in range(self.min_size, longest + 1):
@@ -307,7 +306,7 @@ class RepetitionDetection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """The parameters for choosing tokens. Values are validated; the defaults mean "off".
+    """The validated sampling parameters of a request; the defaults mean "off".
 
     Attributes:
         max_tokens: new tokens per sample; None = up to the model's context length.
@@ -316,14 +315,13 @@ class SamplingParams:
         top_k: 0 = off.
         min_p: tokens less likely than `min_p` times the most likely one are dropped; 0 <= min_p <
             1.
-        seed: any integer, or None for a random one. A seeded request gives the same tokens
-            regardless of other requests; sample `i` of the request draws from its own stream of
-            (seed, i).
+        seed: any integer; None = random. A seeded request gets the same tokens regardless of other
+            requests; sample `i` of the request draws from its own stream of (seed, i).
         n: number of samples drawn from the prompt.
         ignore_eos: do not stop at `eos_token_ids`.
         eos_token_ids: tokens that end a sample and are not part of its text.
         stop_token_ids: further such tokens, not affected by `ignore_eos`.
-        min_tokens: neither of the two kinds is drawn before a sample has this number of tokens.
+        min_tokens: no token of these two kinds is drawn before a sample has this many tokens.
         repetition_penalty: > 0; divides positive logits of tokens in prompt and output.
         frequency_penalty: subtracted from a token's logit for each occurrence in the output.
         presence_penalty: subtracted once from the logit of each token in the output.
@@ -332,21 +330,21 @@ class SamplingParams:
         bad_words_token_ids: sequences of ids that never appear in the output.
         logprobs: number of top log probabilities to report with each token (0 = the token's own
             only, `ALL_LOGPROBS` = all), or None for no report.
-        logprob_token_ids: the tokens whose log probabilities are reported with each token, in place
-            of the top ones, if `logprobs` is not None; empty = the top ones are.
-        prompt_logprobs: the same for the prompt's tokens. Disables prefix cache hits.
-        grammar: the grammar of the text, which ends with it.
-        beam_search: search instead of sampling, if not None; `temperature` and the filters that
-            go with it are then not used.
-        num_assistant_tokens: tokens to draft at a time; 0 = only tokens forced by a grammar, None =
-            as many as are worth their cost.
+        logprob_token_ids: the tokens whose log probabilities are reported instead of the top ones;
+            empty = the top ones.
+        prompt_logprobs: like `logprobs`, for the prompt's tokens. Disables prefix cache hits.
+        grammar: the grammar of the text, which ends when the grammar does.
+        beam_search: beam search instead of sampling, without `temperature` and filters; None =
+            sampling.
+        num_assistant_tokens: draft tokens at a time; 0 = only tokens forced by a grammar, None = as
+            many as pay off.
         max_ngram_size: the maximum length of the suffix that prompt lookup searches for.
-        assistant_confidence_threshold: a draft ends where its model is less sure than this;
-            0 <= threshold <= 1. None = drafts have a fixed length.
-        stop_strings: a hint: the reader of the text cuts it where one of them begins, and aborts
-            the sample. A backend that sees them itself may end it.
+        assistant_confidence_threshold: a draft ends where the draft model's probability is below
+            this; 0 <= threshold <= 1. None = drafts have a fixed length.
+        stop_strings: only a hint: the decoder of the text detects stop strings and aborts the
+            sample. A backend that sees text may end the sample itself.
         reasoning_budget: the limit on reasoning; None = no limit.
-        repetition_detection: ends a sample that repeats itself; None = nothing does.
+        repetition_detection: ends a sample that repeats itself; None = off.
     """
 
     max_tokens: int | None = None
@@ -382,7 +380,8 @@ class SamplingParams:
 def sampling_numbers(
     requested: SamplingFields, recommended: SamplingFields, dialect: str
 ) -> dict[str, Any]:
-    """Returns the attributes of `SamplingParams` that are in `SamplingFields`, by name.
+    """Returns the values, by name, of the attributes of `SamplingParams` that are in
+    `SamplingFields`.
 
     The request's value takes precedence over the model's, then the dialect's. A missing name means
     the default of `SamplingParams`.
@@ -409,7 +408,7 @@ class TokenLogprobs:
     Attributes:
         token_id: the token at this position.
         logprob: its log probability.
-        rank: 1 = it is the most likely.
+        rank: its rank by probability; 1 = the most likely.
         top_token_ids: the most likely tokens, in descending order; `token_id` may be among them.
         top_logprobs: their log probabilities.
     """
@@ -427,13 +426,13 @@ Image = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """A prompt for a model that reads texts and images itself, instead of tokens.
+    """A prompt for a vision model, which tokenizes text and images itself.
 
     Attributes:
-        text: with `media.image_tags.image_tag(i)` where image `i` is to be seen. It begins with the
-            special tokens that begin every text, if it is to begin with them.
-        name: the field of the request that it comes from.
-        image_names: the parts of the request that its images come from.
+        text: has `media.image_tags.image_tag(i)` at the position of image `i`. Includes the special
+            tokens at the beginning, such as BOS, if the model needs them.
+        name: the request's field with the prompt.
+        image_names: the request's fields with the images.
     """
 
     text: str
@@ -443,10 +442,10 @@ class TextPrompt:
 
 
 ADAPTER_MARK: Final = b"\xff"
-"""Begins the salt of an adapter. No text in UTF-8 has this byte."""
+"""The first byte of an adapter's salt, which never occurs in UTF-8."""
 
 ADAPTER_DIGEST_SIZE: Final = 32
-"""Bytes of an adapter's digest."""
+"""The size of an adapter's digest in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,11 +453,11 @@ class Adapter:
     """A low-rank adapter (LoRA) of a model, in memory.
 
     Attributes:
-        name: the name clients use instead of the model's.
+        name: the name that clients use instead of the model's.
         path: its directory.
         digest: SHA-256 of its files.
-        number: the adapter's number, from 1; a model never uses a number twice.
-        created: unix seconds.
+        number: the adapter's number, from 1; a model never reuses a number.
+        created: Unix time in seconds.
     """
 
     name: str
@@ -469,28 +468,28 @@ class Adapter:
 
 
 EndsText = Callable[[int, Iterable[int]], bool]
-"""Returns whether a text of this number of tokens, given from its last one backwards, is complete
-with that last token, which is part of it."""
+"""Returns whether a sample's text ends with a stop string. The arguments: the number of its tokens,
+and an iterable of the tokens from the last one backwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt to continue.
+    """A request to generate samples from one prompt.
 
     Attributes:
         request_id: unique among the requests in flight.
         prompt_token_ids: the prompt; with images, only the tokens of its text.
         priority: waiting requests with lower values run first.
-        cache_salt: cached prompt beginnings are shared only by requests of the same salt.
-        tenant: its cached prompt on disk, and its text for drafting, are shared only with requests
-            of the same tenant; "" without keys.
-        owner: the key or address that shares the engine with others; "" = the tenant.
+        cache_salt: cached prefixes are shared only between requests with the same salt.
+        tenant: cached prefixes on disk, and text for drafting, are shared only between requests of
+            the same tenant; "" without API keys.
+        owner: the API key or address, for sharing the engine fairly; "" = the tenant.
         prompt: the prompt as text with images, for a vision model.
-        ends_text: returns whether a text ends with a stop string. For a beam search, whose single
-            texts cannot be aborted. Called on the engine thread.
+        ends_text: returns whether a text ends with a stop string, for beam searches, whose beams
+            cannot be aborted separately. Called on the engine thread.
         generated_token_ids: tokens of its only sample that an earlier process has generated. The
-            sample continues after them; they are not sent again.
-        adapter: the adapter to compute it with; None = the model as it is.
+            sample continues after them; they are not output again.
+        adapter: the LoRA adapter; None = the base model.
     """
 
     request_id: str
@@ -507,7 +506,7 @@ class GenerationRequest:
 
     @property
     def prefix_salt(self) -> bytes:
-        """The adapter and the `cache_salt`, as bytes. Cached prompt beginnings are shared only by
+        """The adapter and the `cache_salt`, as bytes. Cached prefixes are shared only between
         requests with equal ones."""
         salt = (self.cache_salt or "").encode("utf-8", "surrogatepass")
         return salt if self.adapter is None else ADAPTER_MARK + self.adapter.digest + salt
@@ -515,7 +514,7 @@ class GenerationRequest:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request can never run, as found while running it. Fields as in `RequestError`."""
+    """Why a request can never run, detected only while running it. Fields as in `RequestError`."""
 
     message: str
     param: str | None = None
@@ -523,7 +522,8 @@ class Refusal:
 
 
 def unfinishable_grammar(grammar: Grammar, error: str) -> Refusal:
-    """Returns the error that no sample of a grammar can be finished, found while generating."""
+    """Returns the refusal of a grammar with which no sample can be finished, detected while
+    generating."""
     return Refusal(
         f"{grammar.param}: the {grammar.kind.value} cannot go on: {error}", param=grammar.param
     )
@@ -534,7 +534,7 @@ class GenerationOutput:
     """The tokens and results of one step for one sample of one request.
 
     Not frozen, because creating a frozen dataclass takes three times as long and each step creates
-    one per sample. Must not be changed.
+    one per sample. Must not be modified.
 
     Attributes:
         index: the index of the sample in the request, from 0.
@@ -544,15 +544,15 @@ class GenerationOutput:
             token, as usage counts them.
         num_cached_tokens: prompt tokens that came from the prefix cache.
         stop_token_id: the token that ended the sample, if one of `stop_token_ids` did.
-        logprobs: one entry per token of `token_ids`, and after them one for `stop_token_id` if it
-            is set, if the request asked for them.
-        prompt_logprobs: one entry per prompt token, the first being None; on the first output of
-            sample 0, if the request asked for them.
+        logprobs: if requested, one entry per token of `token_ids`, then one for `stop_token_id` if
+            that is set.
+        prompt_logprobs: if requested, on the first output of sample 0: one entry per prompt token,
+            the first being None.
         queue_time: seconds that the request waited to run; on its first output only.
         error: the error message if `finish_reason` is `ERROR`.
         refusal: set if the request itself caused the `ERROR`.
-        num_prompt_tokens: prompt tokens including image tokens, if `prompt_token_ids` does not have
-            them; on the sample's last output only.
+        num_prompt_tokens: prompt tokens including image tokens, if `prompt_token_ids` lacks these;
+            on the sample's last output only.
         num_accepted_tokens: the number of new tokens that were accepted drafts, if known.
     """
 
@@ -579,11 +579,11 @@ class EngineOutput(NamedTuple):
 
 
 class WeightCount(NamedTuple):
-    """The size and the storage of a model's weights.
+    """The size and storage type of a model's weights.
 
     Attributes:
         num_parameters: the number of parameters.
-        element_type: the storage type of most of them, as named by OpenVINO ("u4", "f16").
+        element_type: the storage type of most parameters, by OpenVINO's name ("u4", "f16").
     """
 
     num_parameters: int
@@ -603,21 +603,21 @@ class Task(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The facts in a model's files.
+    """The properties of a model, from its files.
 
     Attributes:
-        name: the name clients use.
-        created: unix seconds, reported by `/models`.
+        name: the name that clients use.
+        created: Unix time in seconds, reported by `/models`.
         max_model_len: context length in tokens, prompt and output together.
-        context_reason: why it is shorter than the model's own, as a sentence for clients; "" = it
-            is not, or the operator set it.
+        context_reason: why it is shorter than the model's own, as a sentence for clients; "" = not
+            shorter, or set by the operator.
         vocab_size: token ids are 0 <= id < vocab_size.
         eos_token_ids: all end tokens of generation_config.json, config.json and the tokenizer.
-        defaults: sampling defaults of the model.
+        defaults: the model's default sampling parameters.
         config: config.json as read.
-        takes_images: prompts may have images, and are `TextPrompt`s.
+        takes_images: whether prompts may have images, and are `TextPrompt`s.
         fingerprint: a hash of the files; "" = unknown.
-        weights: size and storage of its weights; None = unknown.
+        weights: the size and storage type of its weights; None = unknown.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Makes clients' texts safe for error messages and logs, shortens them, and checks ids."""
+"""Makes clients' text safe for error messages and logs, shortens it, and checks ids."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 from typing import Final
 
 MAX_QUOTED: Final = 2000
-"""The maximum number of characters of a message that repeats what a client wrote."""
+"""The maximum number of characters of a message that quotes a client."""
 
 
 def quotable(text: str) -> str:
-    """Returns the text cut to `MAX_QUOTED` characters, with lone surrogates escaped, because UTF-8
-    cannot encode them (RFC 3629, 3)."""
+    """Returns the text cut to `MAX_QUOTED` characters, with lone surrogates escaped: UTF-8 cannot
+    encode them (RFC 3629, 3)."""
     if len(text) > MAX_QUOTED:
         text = f"{text[: MAX_QUOTED - 3]}..."
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
 
 def one_line(text: str) -> str:
-    """Returns the text with JSON's escape for all line separators, terminal controls, direction
-    controls and lone surrogates. JSON keeps its meaning."""
+    """Returns the text with line separators, terminal controls, direction controls and lone
+    surrogates as JSON escapes. JSON text keeps its meaning."""
     if text.isprintable():
         return text
     return "".join(
@@ -29,20 +29,20 @@ def one_line(text: str) -> str:
 
 def is_id(text: str, max_length: int) -> bool:
     """Returns whether the text has 1 to `max_length` visible ASCII characters (VCHAR of RFC 5234,
-    B.1), which are valid in a header, in a line of a log and in a path."""
+    B.1), which are valid in a header, a log line and a path."""
     return 0 < len(text) <= max_length and text.isascii() and text.isprintable() and " " not in text
 
 
 MAX_ADAPTER_NAME: Final = 256
 MAX_ADAPTER_PATH: Final = 4096
-"""Characters of an adapter's name and of its path, as operators give them."""
+"""The maximum number of characters of an adapter's name and of its path."""
 
 
 def fault_of_text(value: str, most: int) -> str | None:
-    """Returns the rule that the name or path of an adapter breaks; None = valid.
+    """Returns the rule that an adapter's name or path violates, for a message; None = valid.
 
     Args:
-        most: the most characters.
+        most: the maximum number of characters.
     """
     if not value.strip():
         return "must not be empty"

@@ -1,6 +1,6 @@
-"""The table of request fields: the content of a row, and how to read rows.
+"""The table of request fields: the content of a row, and functions that read rows.
 
-A field of a request is a member of a struct, `params.SamplingFields` or one of
+A field of a request is a field of a struct, `params.SamplingFields` or one of
 `api.request_schemas`. Its annotation holds its row: `Annotated[float | None, Field(...)]`. The
 range checks, the choice of defaults, Ollama's options, generation_config.json, the genai backend,
 the echo of the Responses API, traces, OpenAPI and the compatibility page all read these rows.
@@ -29,7 +29,7 @@ class Range:
     Attributes:
         low, high: the bounds; None = unbounded.
         low_open, high_open: whether the bound itself is excluded.
-        also: one value outside the bounds that is accepted too (the -1 of `top_k`).
+        also: one accepted value outside the bounds (such as -1 for `top_k`).
     """
 
     low: float | None = None
@@ -58,12 +58,12 @@ class Range:
 
 
 class GenaiUse(Enum):
-    """The handling of a sampling parameter by the genai backend.
+    """How the genai backend handles a sampling parameter.
 
     Attributes:
         REFUSED: a request that sets it gets an error.
-        ALWAYS: the member of `GenerationConfig` with the same name is set.
-        SAMPLING: the same, but only if the request samples.
+        ALWAYS: the attribute of `GenerationConfig` with the same name is set.
+        SAMPLING: as ALWAYS, but only if the request samples.
         OTHER: `parts.genai.support` defines it.
     """
 
@@ -75,21 +75,21 @@ class GenaiUse(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Field:
-    """One row of the table. Members that are not given do not apply to the field.
+    """One row of the table. Attributes that are not given do not apply to the field.
 
     Attributes:
         description: one sentence, for OpenAPI.
         range: the values allowed in requests.
         ranges: the values allowed in a dialect, by its name, if different.
         recommended: the values allowed in generation_config.json, under the same name.
-        is_param: whether the attribute of the same name of `SamplingParams` gets the value. The
-            request's value takes precedence, then the model's, then `defaults`, then the
+        is_param: whether the value is copied to the attribute of the same name of `SamplingParams`.
+            The request's value takes precedence, then the model's, then `defaults`, then the
             attribute's default.
         defaults: default values by dialect; "gguf" = llama.cpp's defaults for GGUF files.
         names: other names: Ollama's option by "ollama", GGUF's key by "gguf", the attribute of
             traces by "trace".
         genai: the support by the genai backend.
-        echo: the dialects that repeat the parameter in a response. "*" = all of them, always; other
+        echo: the dialects whose responses repeat the parameter. "*" = all of them, always; other
             dialects repeat it if the request has it.
         neutral: for an unsupported field: the values, in addition to null, that are accepted
             because they have no effect. None = the field is supported.
@@ -118,7 +118,7 @@ class Examples(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row with the name and types of its field in the struct, without None and `UNSET`."""
+    """A field's row, with its name and types in the struct, without None and `UNSET`."""
 
     name: str
     types: tuple[Any, ...]
@@ -129,7 +129,7 @@ class Row:
         return int in self.types
 
     def range_in(self, dialect: str) -> Range | None:
-        """Returns the allowed values in a dialect, given by name."""
+        """Returns the allowed values in a dialect."""
         return self.field.ranges.get(dialect, self.field.range)
 
     def examples(self, dialect: str) -> Examples:
@@ -152,7 +152,7 @@ class Row:
 
 @cache
 def rows_of(struct: type[Struct]) -> Mapping[str, Row]:
-    """Returns the rows of a struct's fields, by name including those of its base classes."""
+    """Returns the rows of a struct's fields by name, including those of its base classes."""
     hints = get_type_hints(struct, include_extras=True)
     rows = {}
     for name in struct.__struct_fields__:
@@ -184,6 +184,7 @@ def ranges_of(struct: type[Struct], dialect: str) -> Mapping[str, Range]:
 
 @cache
 def unsupported_of(struct: type[Struct]) -> Mapping[str, tuple[object, ...]]:
-    """Returns a struct's fields that are not supported, with the values that ask for nothing."""
+    """Returns a struct's unsupported fields, and the values of each that are accepted because they
+    have no effect."""
     fields = {name: row.field.neutral for name, row in rows_of(struct).items()}
     return {name: neutral for name, neutral in fields.items() if neutral is not None}

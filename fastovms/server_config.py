@@ -1,4 +1,4 @@
-"""Configuration of the server around the core, and the settings that operators give for it."""
+"""Configuration of the server around the core, and the sources of settings."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _MAX_LIMIT: Final = 2**53
 _LOG_LEVELS: Final = ("trace", "debug", "info", "warning", "error")
 
 DEMO_MODEL: Final = Path(__file__).parent / "demo_model"
-"""The directory of the model that comes with the package."""
+"""The directory of the demo model in the package."""
 
 
 def postgres_url(value: str) -> str:
-    """Reads the URL of a PostgreSQL database. Errors do not repeat it, because it may have a
+    """Parses the URL of a PostgreSQL database. Errors do not quote it, because it may contain a
     password."""
     if not value.startswith(("postgresql://", "postgres://")):
         raise argparse.ArgumentTypeError("must begin with postgresql://")
@@ -57,7 +57,7 @@ def postgres_url(value: str) -> str:
 
 
 def http_url(value: str) -> str:
-    """Reads an address such as http://collector:4318/v1/traces."""
+    """Parses a URL such as http://collector:4318/v1/traces."""
     try:
         parts = urlsplit(value)
         is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -69,7 +69,7 @@ def http_url(value: str) -> str:
 
 
 def size_or_none(value: str) -> int:
-    """Parses a number of bytes like `size`; 0 is allowed too."""
+    """Parses a number of bytes like `size`; 0 is allowed, too."""
     return 0 if value == "0" else size(value)
 
 
@@ -78,8 +78,8 @@ class SecurityConfig:
     """Which clients and web pages may send requests.
 
     Attributes:
-        allowed_hosts: None = no others if no key is needed and only this machine can reach the
-            server, otherwise any.
+        allowed_hosts: None = only this machine's names if no key is needed and only this machine
+            can reach the server, otherwise any.
     """
 
     # fmt: off
@@ -120,7 +120,7 @@ class SecurityConfig:
 
 @dataclass(frozen=True, slots=True)
 class ServiceConfig:
-    """The settings of the process for its operator. Times in seconds."""
+    """The settings of the server process. Times in seconds."""
 
     # fmt: off
     drain_delay: float = setting(0.0, TIME,
@@ -196,7 +196,7 @@ class RepositoryConfig:
 
 @dataclass(frozen=True, slots=True)
 class ResidencyConfig:
-    """Which models are in memory. Times in seconds; None = no limit."""
+    """Which models stay in memory. Times in seconds; None = no limit."""
 
     # fmt: off
     max_loaded_models: int | None = setting(None, integers(1),
@@ -217,7 +217,7 @@ class ResidencyConfig:
     # fmt: on
 
     def loads_on_demand(self, models: Iterable[ModelResidency] = ()) -> bool:
-        """Returns whether models are loaded when they are first asked for, and not at start."""
+        """Returns whether models are loaded by their first request instead of at startup."""
         is_limited = self.max_loaded_models or self.model_memory or self.idle_unload
         return bool(is_limited or any(model.idle_unload for model in models))
 
@@ -228,12 +228,12 @@ PERMANENT: Final = "permanent"
 
 @dataclass(frozen=True, slots=True)
 class ModelResidency:
-    """Says how long one model stays in memory, if models are loaded on demand, and with which
+    """How long one model stays in memory, if models are loaded on demand, and together with which
     others.
 
     Attributes:
         idle_unload: seconds without requests after which it is unloaded; 0 = never, None = the
-            time of all models.
+            common setting.
         group: models of a group are loaded and unloaded together, and never while a model of
             another group is in memory; "" = no group, "permanent" = always in memory.
     """
@@ -247,7 +247,7 @@ class ModelResidency:
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether the model excludes those of other groups."""
+        """Whether models of other groups must not be in memory at the same time."""
         return self.group not in ("", PERMANENT)
 
     def excludes(self, other: ModelResidency) -> bool:
@@ -292,7 +292,7 @@ class MediaConfig:
 
 @dataclass(frozen=True, slots=True)
 class FilesConfig:
-    """The files that clients upload and those that batches write."""
+    """The limits on files that clients upload and batches write."""
 
     # fmt: off
     max_file_size: int = setting(1024 * 1024 * 1024, SIZE,
@@ -335,7 +335,8 @@ class StateConfig:
     """The limits on stored responses and conversations.
 
     Attributes:
-        lease: seconds after which a background response is released by its server if not renewed.
+        lease: seconds after which a server loses a background response if it does not renew the
+            lease.
     """
 
     # fmt: off
@@ -382,7 +383,7 @@ class StateConfig:
 
 @dataclass(frozen=True, slots=True)
 class PrefixCacheConfig:
-    """The limits of the prompt cache on disk."""
+    """The limits of the prefix cache on disk."""
 
     # fmt: off
     directory: Path | None = setting(None, DIR,
@@ -411,9 +412,9 @@ class ModelConfig:
 
     Attributes:
         path: directory of an exported model.
-        names: its names for clients; answers have the first one.
-        generation_config: file instead of the directory's generation_config.json.
-        override_generation_config: members that go before those of that file.
+        names: its names for clients; answers contain the first one.
+        generation_config: a file to use instead of the directory's generation_config.json.
+        override_generation_config: values that override those of that file.
         has_defaults: whether that file's values are defaults of requests.
     """
 
@@ -454,8 +455,8 @@ class ConfigField(NamedTuple):
 
 
 class Fields:
-    """The fields of a section, such as `Fields(HttpConfig).port`. An unknown name raises an error
-    at import."""
+    """The fields of a section, such as `Fields(HttpConfig).port`. An unknown name raises an error,
+    usually at import."""
 
     def __init__(self, section: type[Any]) -> None:
         for known in dataclasses.fields(section):
@@ -467,10 +468,10 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The fields that are set. `low | high` merges two; `high` takes precedence.
+    """Values for some configuration fields. `low | high` merges two; `high` takes precedence.
 
     Attributes:
-        given: the values of the fields that are set.
+        given: the values by field.
     """
 
     given: Mapping[ConfigField, Any] = field(default_factory=dict)
@@ -487,8 +488,8 @@ class Settings:
         return Settings({getattr(known, name): value for name, value in given.items()})
 
     def __or__(self, high: Settings) -> Settings:
-        """Merges two sources. In fields that are mappings, such as the properties of a device, each
-        member is merged on its own."""
+        """Merges two sources. Fields that are mappings, such as the properties of a device, are
+        merged key by key."""
         merged = {**self.given, **high.given}
         for key in self.given.keys() & high.given.keys():
             if isinstance(merged[key], Mapping):
@@ -496,22 +497,22 @@ class Settings:
         return Settings(merged)
 
     def section(self, section: Callable[..., Section]) -> Section:
-        """Returns a section of the configuration, with defaults where nothing is set."""
+        """Returns a section of the configuration, with defaults for fields without a value."""
         return section(**{key.name: value for key, value in self.only(section).given.items()})
 
     def only(self, *sections: Callable[..., object]) -> Settings:
-        """Returns the settings of these sections."""
+        """Returns only the settings of these sections."""
         return Settings({key: self.given[key] for key in self.given if key.section in sections})
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model as the operator names it.
+    """A model as given by the operator.
 
     Attributes:
         location: its directory or GGUF file, an OVMS graph file or its directory, or its id on the
             hub, "ORG/NAME".
-        names: its names for clients; none = the directory's name, or the id.
+        names: its names for clients; empty = the directory's name, or the id.
         settings: the operator's settings in `MODEL_SECTIONS`, which override those of a graph.
     """
 
@@ -530,7 +531,7 @@ MODEL_SECTIONS: Final = (
     SpeakingConfig,
     ModelLimits,
 )
-"""The sections that each model has for itself."""
+"""The sections with settings per model."""
 
 SECTIONS: Final = (
     RepositoryConfig,

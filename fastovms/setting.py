@@ -1,5 +1,5 @@
-"""Declares settings: a field of a section of the configuration with its default, its flag and its
-help, and the kinds of values."""
+"""Declares settings (a configuration field with its default, flag and help), and parses their
+values."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _LENGTH_UNITS: Final = {"": 1, "k": 10**3, "K": 2**10, "m": 10**6, "M": 2**20}
 
 
 def text(value: str) -> str:
-    """Reads a string that is not empty."""
+    """Parses a non-empty string."""
     if not value:
         raise argparse.ArgumentTypeError("must not be empty")
     return value
 
 
 def names(value: str) -> str:
-    """Reads names separated by commas, "a,b", or a JSON list of them, as in vLLM."""
+    """Parses names separated by commas, "a,b", or a JSON list of names, as in vLLM."""
     found: object = value.split(",")
     if value.startswith("["):
         try:
@@ -69,12 +69,12 @@ def networks(value: str) -> str:
 
 
 def path(value: str) -> Path:
-    """Reads a path."""
+    """Parses a path."""
     return Path(text(value))
 
 
 def root_path(value: str) -> str:
-    """Reads a path prefix, without the slash at its end; "/" = none."""
+    """Parses a URL path prefix, and removes the slash at its end; "/" = none."""
     if not re.fullmatch(r"(/[^/?#\s]+)*/?", value, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be a path that begins with /, not {value!r}")
     return value.rstrip("/")
@@ -121,7 +121,7 @@ def number(
 
 
 def size(value: str) -> int:
-    """Reads bytes: "65536", "64k", "64 MiB". Units are powers of 1024."""
+    """Parses bytes: "65536", "64k", "64 MiB". Units are powers of 1024."""
     match = _SIZE.fullmatch(value)
     parsed = int(match[1]) * _UNITS[match[2].lower()] if match else 0
     if not parsed:
@@ -132,7 +132,7 @@ def size(value: str) -> int:
 
 
 def duration(value: str) -> float:
-    """Reads seconds: "90", "0.5", "90s", "500ms", "15m", "2h", "30d"."""
+    """Parses seconds: "90", "0.5", "90s", "500ms", "15m", "2h", "30d"."""
     match = _DURATION.fullmatch(value)
     parsed = float(match[1]) * _SECONDS[match[2].lower()] if match else math.inf
     if math.isinf(parsed):
@@ -143,7 +143,7 @@ def duration(value: str) -> float:
 
 
 def some_duration(value: str) -> float:
-    """Reads seconds as `duration` does, above 0."""
+    """Parses seconds above 0; see `duration`."""
     parsed = duration(value)
     if not parsed:
         raise argparse.ArgumentTypeError(f"must be a time of more than 0, not {value!r}")
@@ -180,8 +180,8 @@ def show_count(value: object) -> str:
 
 
 def model_length(value: str) -> int | None:
-    """Reads tokens: "8192", "8k" (8000), "8K" (8192), "1.5k", as in vLLM; "auto" and -1 give
-    None."""
+    """Parses tokens: "8192", "8k" (8000), "8K" (8192), "1.5k", as in vLLM. Returns None for "auto"
+    and -1."""
     if value.lower() == "auto" or value == "-1":
         return None
     match = _LENGTH.fullmatch(value)
@@ -204,7 +204,7 @@ def show_size(value: object) -> str:
 
 
 def picture_size(value: str) -> tuple[int, int]:
-    """Reads a width and a height in pixels, such as "512x768"."""
+    """Parses a width and a height in pixels, such as "512x768"."""
     match = _PICTURE_SIZE.fullmatch(value)
     if match is None:
         raise argparse.ArgumentTypeError(f"must be WIDTHxHEIGHT in pixels, not {value!r}")
@@ -218,7 +218,7 @@ def show_picture_size(value: object) -> str:
 
 
 def mode(value: str) -> int:
-    """Reads permissions of a file, in octal."""
+    """Parses file permissions in octal."""
     if not re.fullmatch(r"0?[0-7]{3}", value, re.ASCII):
         raise argparse.ArgumentTypeError(f"must be three octal digits, such as 660, not {value!r}")
     return int(value, 8)
@@ -235,7 +235,7 @@ def show_mode(value: object) -> str:
 
 
 def template(value: str) -> Path | str:
-    """Reads the name of a file, or a template text, recognized by its braces."""
+    """Parses the path of a template file, or a template itself, recognized by its braces."""
     return value if "{{" in value or "{%" in value else path(value)
 
 
@@ -252,7 +252,7 @@ def choice(*allowed: str, aliases: Mapping[str, str] | None = None) -> Callable[
 
 
 def name_of(*allowed: str) -> Callable[[str], str]:
-    """Returns a parser of a name in exact spelling."""
+    """Returns a parser of a name in its exact spelling."""
 
     def parse(value: str) -> str:
         if value not in allowed:
@@ -267,7 +267,7 @@ def _or(words: tuple[str, ...]) -> str:
 
 
 def json_object(value: str) -> dict[str, object]:
-    """Reads a JSON object."""
+    """Parses a JSON object."""
     try:
         parsed = json.loads(value)
     except (ValueError, RecursionError):
@@ -278,7 +278,7 @@ def json_object(value: str) -> dict[str, object]:
 
 
 def messages(value: str) -> tuple[Mapping[str, str], ...]:
-    """Reads messages of chats: a JSON list of objects with `role` and `content`."""
+    """Parses chat messages: a JSON list of objects with `role` and `content`."""
     try:
         parsed = json.loads(value)
     except (ValueError, RecursionError):
@@ -297,8 +297,8 @@ def messages(value: str) -> tuple[Mapping[str, str], ...]:
 
 
 def adapters(value: str) -> dict[str, Path]:
-    """Reads the directories of adapters by their names: NAME=PATH, several of them separated by
-    commas, or as JSON in vLLM's format, `{"name": ..., "path": ...}` or a list of such."""
+    """Parses the directories of adapters by name: NAME=PATH, several separated by commas, or JSON
+    in vLLM's format, `{"name": ..., "path": ...}` or a list of such objects."""
     wrong = argparse.ArgumentTypeError(
         'must be NAME=PATH, or JSON such as {"name": "a", "path": "/adapters/a"}, not '
         + repr(value)
@@ -331,11 +331,11 @@ def adapters(value: str) -> dict[str, Path]:
 
 
 class Kind(NamedTuple):
-    """The form of the values of a setting.
+    """The type of a setting's values.
 
     Attributes:
         metavar: the name of the value in the help.
-        parse: reads the value; None = a switch, with a `--no-` form.
+        parse: parses the value; None = a switch, with a `--no-` form.
         show: formats the default for the help.
     """
 
@@ -357,7 +357,7 @@ PICTURE_SIZE: Final = Kind("WxH", picture_size, show_picture_size)
 
 
 def texts(metavar: str) -> Kind:
-    """Returns the texts that are not empty."""
+    """Returns the kind of non-empty string settings."""
     return Kind(metavar, text)
 
 
@@ -367,7 +367,7 @@ def integers(low: int, high: int | None = None, metavar: str = "N") -> Kind:
 
 
 def counts(low: int, high: int | None = None) -> Kind:
-    """Returns the integers whose units the help shows, too."""
+    """Returns the kind of integer settings with units, which the help shows."""
     return Kind("N", count(low, high), show_count)
 
 
@@ -378,14 +378,14 @@ class SettingFlag:
     Attributes:
         help: the help of the flag. The default is shown after it, unless the text contains one.
         name: "" = the setting's name, with dashes.
-        group: title in the help of this flag and of the section's following ones; "" = as before.
-        after: the flag that it follows in the help; "" = the one before in the section.
+        group: title of the help group that starts with this flag; "" = the previous group.
+        after: the flag after which the help shows it; "" = the previous one in the section.
         common: whether `--help` shows it; `--help-all` shows every flag.
         repeats: whether it may be given several times; the setting is a tuple.
-        merges: whether it takes several values, and may be given several times. Each value is a
-            mapping, as the setting is.
+        merges: whether it accepts several values, and may be given several times. Each value is a
+            mapping, and all are merged.
         member: the key that it sets in a setting that is a mapping; "" = it sets the whole setting.
-        variable: the variable of the environment that sets it, too; "" = none.
+        variable: an environment variable that sets it, too; "" = none.
     """
 
     kind: Kind
@@ -401,7 +401,7 @@ class SettingFlag:
 
 
 FLAGS: Final = "flags"
-"""The key of a field's flags in its metadata."""
+"""The key of a field's metadata under which its flags are stored."""
 
 _Value = TypeVar("_Value")
 
@@ -415,12 +415,12 @@ def setting(
     secret: bool = False,
     **options: Any,
 ) -> _Value:
-    """Declares a field of a section, which is a frozen dataclass, and its flag.
+    """Declares a configuration field, of a section that is a frozen dataclass, and its flag.
 
     Args:
         further: more flags for it.
         flag: the name of its flag, if it differs from the field's.
-        secret: whether the value is left out where the section is shown.
+        secret: whether the value is hidden where the section is shown.
         options: further attributes of `SettingFlag`.
     """
     metadata = {FLAGS: (SettingFlag(kind, help, flag, **options), *further)}

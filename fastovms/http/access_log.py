@@ -1,4 +1,4 @@
-"""The access log, and metrics of the HTTP server."""
+"""The access log, and the metrics of the HTTP server."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from fastovms.telemetry.log_format import timestamp
 
 
 class AccessLog:
-    """An observer that writes the access log. The query is left out, and so are all headers because
-    clients put secrets into both.
+    """An observer that writes the access log. Queries and headers are left out, because clients put
+    secrets into both.
 
     Args:
         form: "text" or "json".
-        write: takes a line without its end.
+        write: writes a line, given without its line feed.
         clock: returns the Unix time in seconds.
-        skip: paths or routes whose requests get no line if their status is below 400.
+        skip: paths or routes whose requests are not logged if their status is below 400.
     """
 
     def __init__(
@@ -98,11 +98,11 @@ _DURATION_BUCKETS: Final = (
 
 
 class HttpMetrics(Collector):
-    """An observer that counts requests, durations and bytes for `/metrics`. Labels are routes,
-    never paths because clients could invent any number of paths.
+    """An observer that counts requests, durations and bytes for `/metrics`. Labels contain routes,
+    never paths, because clients could invent any number of paths.
 
     Args:
-        server: returns the server, whose numbers are read at every scrape.
+        server: returns the server, whose statistics are read at every scrape.
     """
 
     def __init__(self, server: Callable[[], HttpServer]) -> None:

@@ -1,4 +1,5 @@
-"""Checks before a handler: host, origin, API key, CORS, media type; and clients behind proxies."""
+"""Checks before a handler runs: host, origin, API key, CORS, media type; and the client's address
+behind proxies."""
 
 from __future__ import annotations
 
@@ -35,12 +36,13 @@ _CHALLENGE = (("WWW-Authenticate", 'Bearer realm="fastovms"'),)
 
 
 class ApiKeys:
-    """A check that refuses requests without one of the keys and records the tenant of the others.
+    """A check that refuses requests without a valid key, and records the tenant of accepted
+    requests.
 
     Args:
         exempt: paths without authentication, such as health; a trailing slash is ignored.
         admins: the operators' keys, which allow administrative requests.
-        budgets: None = no key has limits.
+        budgets: the usage of keys with limits; None = no key has limits.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ _LIMITS: Final = {name.replace("_", "-"): name for name in KeyLimits._fields}
 
 
 class Budgets(Protocol):
-    """The use of all API keys with limits."""
+    """The usage of all API keys with limits."""
 
     def set_limits(self, limits: Mapping[str, KeyLimits]) -> None:
         """Replaces the limits of all tenants."""
@@ -121,7 +123,7 @@ class KnownKeys(NamedTuple):
     """The valid API keys.
 
     Attributes:
-        every: all of them; empty = requests need none.
+        every: all keys; empty = requests need no key.
         admins: the operators' keys.
         limits: the limits of the keys that have any.
     """
@@ -139,10 +141,9 @@ def read_api_keys(
 ) -> KnownKeys:
     """Returns the given keys and those of a file, one per line (blank lines and those that begin
     with # are skipped). Without either, returns the key in the environment's API_KEY or
-    VLLM_API_KEY. After a key of the file, the word "admin" makes it an operator's, and words such
-    as "requests-per-minute=60" replace its usual limits. Raises ConfigurationError if the file
-    cannot be read, has no key, or a key or a word after it is invalid; or if there are limits, but
-    no keys."""
+    VLLM_API_KEY. After a key in the file, the word "admin" makes it an operator's key, and words
+    such as "requests-per-minute=60" replace its usual limits. Raises ConfigurationError if the file
+    cannot be read or has no key, a line is invalid, or there are limits but no keys."""
     keys = [("--api-key", key, usual) for key in given]
     admins: list[str] = []
     if path is not None:
@@ -206,8 +207,8 @@ def _read_keys(path: Path) -> list[tuple[int, str]]:
 
 
 def _given_keys(request: Request) -> list[str]:
-    """Returns the keys of a request from all header fields that may hold one; "" for a field
-    without a key."""
+    """Returns the keys in all header fields of a request that may hold one; "" for a field without
+    a key."""
     fields = request.headers.by_name
     given = [fields[name] for name in _KEY_FIELDS if name in fields]
     authorization = fields.get("authorization")
@@ -233,14 +234,14 @@ _MAX_LENGTH: Final = 261  # a name of 255 characters (RFC 1035 2.3.4), a colon a
 
 
 class HostCheck:
-    """A check that refuses requests whose Host is a name of another machine (DNS rebinding).
+    """A check that refuses requests whose Host header names another machine (DNS rebinding).
 
-    A page's owner can let the page's name lead to 127.0.0.1 once the page is loaded. The browser
-    then takes this server for the page's own: its requests have the right `Origin`, but the page's
-    `Host`.
+    A malicious page's owner can let its name resolve to 127.0.0.1 after the page is loaded. The
+    browser then regards this server as the page's own: requests have a matching `Origin`, but the
+    page's `Host`.
 
-    Addresses are accepted, because no name server is involved. Requests over a Unix socket and
-    without Host (HTTP/1.0) are accepted too, because browsers do not send them.
+    IP addresses are accepted, because they need no name server. So are requests over a Unix socket
+    and without Host (HTTP/1.0): browsers do not send them.
 
     Args:
         names: the names of the server in addition to localhost, without ports.
@@ -279,8 +280,8 @@ class HostCheck:
 
 
 def machine_names(hostname: str, hosts_file: Path = Path("/etc/hosts")) -> set[str]:
-    """Returns the machine's name, without and with its domain, taken from the host name and its
-    lines in /etc/hosts, not from a name server."""
+    """Returns the machine's name, with and without its domain, from the host name and its lines in
+    /etc/hosts, not from a name server."""
     names = {hostname.lower(), hostname.lower().partition(".")[0]}
     try:
         lines = hosts_file.read_text(errors="replace").splitlines()
@@ -306,14 +307,14 @@ def _is_ipv4(name: str) -> bool:
 class OriginCheck:
     """A check that refuses requests of disallowed origins, including preflights.
 
-    A browser sends some requests across origins without asking first: forms, `text/plain`, images.
-    Its `Origin` and `Sec-Fetch-*` fields, which no script can set, name the page that they come
-    from (https://fetch.spec.whatwg.org/#origin-header, https://www.w3.org/TR/fetch-metadata/).
-    Other clients send none of them, and nothing is checked.
+    A browser sends some cross-origin requests without a preflight: forms, `text/plain`, images. Its
+    `Origin` and `Sec-Fetch-*` headers, which scripts cannot set, name the page that sends them
+    (https://fetch.spec.whatwg.org/#origin-header, https://www.w3.org/TR/fetch-metadata/). Other
+    clients send none of these headers, and are not checked.
 
     Args:
         policy: decides which other origins are allowed.
-        tls: whether clients speak TLS to this server itself. If not, a proxy may.
+        tls: whether this server itself terminates TLS. If not, a proxy may.
     """
 
     def __init__(self, policy: CorsPolicy, render_error: ErrorRenderer, *, tls: bool) -> None:
@@ -350,13 +351,12 @@ class OriginCheck:
 
 
 _OWN_SITES = ("same-origin", "none")
-"""The values of Sec-Fetch-Site of a page of this server, and of what a person typed or had
-bookmarked. "same-site" is not among them: it may be another port of the same machine, with another
-server on it."""
+"""The allowed values of Sec-Fetch-Site: a page of this server, and an address that was typed or
+bookmarked. "same-site" is not allowed: it may be another server on another port of this machine."""
 
 
 def _is_followed_link(request: Request) -> bool:
-    """Returns whether a whole browser window is about to show the answer, so that no other page can
+    """Returns whether the answer will be shown in a whole browser window, so that no other page can
     read it."""
     fields = request.headers.by_name
     return (
@@ -366,11 +366,11 @@ def _is_followed_link(request: Request) -> bool:
     )
 
 
-_PREFLIGHT_MAX_AGE = "600"  # seconds; browsers cap it between 600 and 86400
+_PREFLIGHT_MAX_AGE = "600"  # seconds; browsers limit it to 600 to 86400
 
 
 class CorsPolicy:
-    """The permissions of browsers of other origins.
+    """The CORS permissions of other origins.
 
     The settings are those of OpenVINO Model Server: lists separated by commas, "*" for anything.
 
@@ -379,10 +379,10 @@ class CorsPolicy:
         methods, headers: "*", or names. With "*", the requested names are returned, because
             browsers exclude Authorization from a wildcard.
         credentials: whether scripts may send cookies. Only for listed origins, because browsers do
-            not allow it with a wildcard.
+            not allow credentials with a wildcard.
 
     Attributes:
-        any_origin: whether `origins` has "*".
+        any_origin: whether `origins` contains "*".
     """
 
     def __init__(
@@ -406,7 +406,7 @@ class CorsPolicy:
         return self.any_origin or origin in self._origins
 
     def response_fields(self, request: Request) -> HeaderPairs:
-        """Returns the fields to add to any answer to this request."""
+        """Returns the CORS headers of any answer to this request."""
         origin = request.headers.by_name.get("origin")
         if self.any_origin:
             if origin is None:
@@ -420,7 +420,7 @@ class CorsPolicy:
         return (allowed, _EXPOSED, *_VARIES, *self._credentials)
 
     def preflight_fields(self, request: Request) -> HeaderPairs | None:
-        """Returns the additional fields of the answer to a preflight; None = not a preflight."""
+        """Returns the additional headers of the answer to a preflight; None = not a preflight."""
         asked = request.headers.by_name
         method = asked.get("access-control-request-method")
         if method is None or "origin" not in asked:
@@ -445,11 +445,11 @@ def _names(text: str) -> list[str]:
 
 
 FORM_TYPES = frozenset(("application/x-www-form-urlencoded", "multipart/form-data", "text/plain"))
-"""The types that pages may send anywhere without asking first
+"""The media types that pages may send to any origin without a preflight
 (https://fetch.spec.whatwg.org/#cors-safelisted-request-header)."""
 
 _UNASKED = "application/x-www-form-urlencoded"
-"""The default type of curl and urllib for any body, which therefore shows nothing about it."""
+"""The default type of curl and urllib for any body; it does not show what the body is."""
 
 
 class JsonOnly:
@@ -501,17 +501,18 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 _MAX_HOPS: Final = 16
-"""The number of proxies that are followed back; each costs a few microseconds on the event loop."""
+"""The maximum number of proxies in X-Forwarded-For; each costs a few microseconds on the event
+loop."""
 
 
 class ForwardedClients:
-    """Identifies clients behind proxies by `X-Forwarded-For`, to which each proxy adds its peer's
-    address.
+    """Identifies clients behind proxies by `X-Forwarded-For`, to which each proxy appends its
+    peer's address.
 
     Args:
-        proxies: addresses and networks of the proxies that are trusted, separated by commas, "*" =
-            any; None = no proxy. The field is ignored in requests of other peers, because any
-            client can set it.
+        proxies: addresses and networks of the trusted proxies, separated by commas; "*" = any; None
+            = no proxy. The header is ignored in requests of other peers, because any client can set
+            it.
     """
 
     def __init__(self, proxies: str | None) -> None:
@@ -557,6 +558,7 @@ def _address(text: str) -> Address | None:
         text = text.partition(":")[0]
     with suppress(ValueError):
         address = ip_address(text)
-        # A dual-stack socket reports IPv4 addresses as mapped IPv6 ones (RFC 4291, 2.5.5.2).
+        # A dual-stack socket reports IPv4 addresses as IPv4-mapped IPv6 addresses (RFC 4291,
+        # 2.5.5.2).
         return getattr(address, "ipv4_mapped", None) or address
     return None

@@ -1,4 +1,4 @@
-"""Listening sockets: addresses, systemd sockets, TLS."""
+"""Listening sockets: addresses, systemd socket activation, TLS."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class TcpAddress:
-    """An address of TCP. A `host` of "" means every interface of both families."""
+    """A TCP address. A `host` of "" means every interface, IPv4 and IPv6."""
 
     host: str
     port: int
@@ -50,7 +50,7 @@ Address = TcpAddress | UnixAddress
 
 def parse_address(text: str) -> Address:
     """Parses "host:port", "[ipv6]:port", "*:port" or "unix:/path". Raises ConfigurationError if the
-    text is none of these."""
+    text has none of these forms."""
     scheme, separator, path = text.partition(":")
     if scheme == "unix" and separator:
         if not path:
@@ -74,7 +74,7 @@ def join_host_port(host: str, port: int) -> str:
 
 
 def describe(sock: socket.socket, *, tls: bool) -> str:
-    """Returns a socket's own address as a client would write it: "http://127.0.0.1:8000"."""
+    """Returns a socket's URL as a client would write it: "http://127.0.0.1:8000"."""
     name = sock.getsockname()
     if sock.family == socket.AF_UNIX:
         path = name.decode(errors="replace") if isinstance(name, bytes) else name
@@ -98,7 +98,7 @@ _LISTEN_VARIABLES = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 
 def inherited_sockets(environ: MutableMapping[str, str], pid: int) -> list[socket.socket]:
-    """Returns the listening sockets of a socket unit, and removes the variables from the
+    """Returns the listening sockets passed by systemd, and removes the variables from the
     environment, so that child processes do not use the sockets. Raises ConfigurationError if a
     descriptor is not a listening socket."""
     values = {name: environ.pop(name, "") for name in _LISTEN_VARIABLES}
@@ -121,11 +121,12 @@ def inherited_sockets(environ: MutableMapping[str, str], pid: int) -> list[socke
 
 
 class Notifier:
-    """Sends state to the service manager. Does nothing without a service manager, or on errors.
+    """Reports the state to the service manager (systemd). Does nothing without a service manager,
+    or on errors.
 
     Attributes:
-        watchdog_interval: seconds between two calls of `watchdog`, half of what systemd allows;
-            None = no watchdog.
+        watchdog_interval: seconds between two calls of `watchdog`, half of systemd's limit; None =
+            no watchdog.
     """
 
     def __init__(self, environ: MutableMapping[str, str], pid: int) -> None:
@@ -149,7 +150,7 @@ class Notifier:
             self._send(*lines)
 
     def reloading(self) -> None:
-        """Reports that a reload begins (Type=notify-reload); `ready` ends it."""
+        """Reports that a reload begins (Type=notify-reload); `ready` ends the reload."""
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._send("RELOADING=1", f"MONOTONIC_USEC={microseconds}")
 
@@ -162,8 +163,8 @@ class Notifier:
         self._send("WATCHDOG=1")
 
     def extend_timeout(self, seconds: float) -> None:
-        """Asks for more time from now, for a start or stop that takes long. To be repeated before
-        that runs out."""
+        """Asks for this many more seconds for a long start or stop. Repeat the call before they are
+        over."""
         self._send(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
 
     def _new_status(self, text: str) -> list[str]:
@@ -186,8 +187,8 @@ class Notifier:
 HANDSHAKE_TIMEOUT = 10.0
 """Seconds that a handshake may take."""
 SHUTDOWN_TIMEOUT = 3600.0
-"""Seconds that the end of a TLS connection may take, the last answer included, for which `Wire` has
-a nearer deadline."""
+"""Seconds that the end of a TLS connection may take, including the last answer; `Wire` has a
+shorter deadline of its own."""
 
 
 class TlsCredentials:
@@ -228,17 +229,17 @@ class TlsCredentials:
 
 
 _ACCEPTED_AT_ONCE: Final = 8
-"""The number of connections that are accepted from a queue before the loop handles other events."""
+"""The number of connections that are accepted at once before the loop handles other events."""
 
 _PAUSE: Final = 0.2
 """Seconds without accepting when the process has no descriptors or memory left."""
 
 _LOG_INTERVAL: Final = 60.0
-"""Seconds between two lines of the log about connections that cannot be accepted."""
+"""Seconds between two log lines about connections that cannot be accepted."""
 
 
 class _AcceptedConnection(Connection):
-    """A connection that reports the end of its handshake at once."""
+    """A connection that reports the end of its TLS handshake at once."""
 
     def __init__(self, state: ServerState, on_made: Callable[[], None]) -> None:
         super().__init__(state)
@@ -255,12 +256,11 @@ class Acceptor:
     uvloop's own servers close their socket if accepting fails for lack of descriptors or memory,
     and report a TLS connection only after its handshake.
 
-    The number of concurrent TLS handshakes is limited: they and the connections share one limit.
-    One more ends the oldest handshake, which is hardly ever a legitimate client's, since a
-    handshake takes milliseconds.
+    Handshakes and connections share one limit. If it is reached, the oldest handshake is cancelled:
+    it is hardly ever a legitimate client's, since a handshake takes milliseconds.
 
     Args:
-        credentials: None = connections are plain.
+        credentials: the TLS certificate and key; None = no TLS.
     """
 
     def __init__(self, state: ServerState, credentials: TlsCredentials | None = None) -> None:
@@ -296,12 +296,12 @@ class Acceptor:
         self._listening.clear()
 
     async def wait_until_done(self) -> None:
-        """Returns when no handshake runs."""
+        """Waits until no handshake is running."""
         if self._beginning:
             await asyncio.wait(list(self._beginning))
 
     async def cut(self) -> None:
-        """Ends all handshakes."""
+        """Cancels all handshakes."""
         for task in self._beginning:
             task.cancel()
         await self.wait_until_done()
@@ -338,7 +338,7 @@ class Acceptor:
             self._loop.add_reader(listening, self._accept, listening)
 
     async def _begin(self, sock: socket.socket) -> None:
-        """Shakes hands, if there is TLS, and calls the protocol's `connection_made` if that
+        """Performs the TLS handshake, if any, and calls the protocol's `connection_made` if that
         succeeds."""
         task = asyncio.current_task()
         assert task is not None
@@ -367,7 +367,7 @@ class Listener:
 
     Attributes:
         url: its address, for people and clients.
-        path: the file of a Unix socket bound here, to be removed at the end.
+        path: the file of a Unix socket bound here, to be removed at the end; None = none.
     """
 
     sock: socket.socket
@@ -387,8 +387,8 @@ class Listener:
 
 
 def bind_all(config: HttpConfig, inherited: Sequence[socket.socket] = ()) -> list[Listener]:
-    """Binds every address of the configuration, or takes the inherited sockets instead. Raises
-    ConfigurationError if an address is not available. Nothing stays bound then."""
+    """Binds every address of the configuration, or uses the inherited sockets instead. If an
+    address is not available, closes all sockets and raises ConfigurationError."""
     tls = config.tls_certificate is not None
     listeners: list[Listener] = []
     try:
@@ -418,22 +418,22 @@ class BoundSockets(NamedTuple):
     """The sockets of a server, before it listens.
 
     Attributes:
-        are_inherited: whether they are those of a socket unit, which listen already.
+        are_inherited: whether systemd passed them; they are then already listening.
     """
 
     listeners: Sequence[Listener]
     are_inherited: bool
 
     def close(self) -> None:
-        """Closes the sockets where no server has done so."""
+        """Closes the sockets unless a server has closed them."""
         for listener in self.listeners:
             listener.sock.close()
             listener.remove_path()
 
 
 def bind_sockets(config: HttpConfig, environ: MutableMapping[str, str], pid: int) -> BoundSockets:
-    """Takes the sockets of a socket unit, or binds those of the configuration. Call it before what
-    takes long, so that an address in use is found at once. Raises ConfigurationError if an address
+    """Returns the sockets passed by systemd, or binds those of the configuration. Call it before
+    slow work, so that an address in use is found at once. Raises ConfigurationError if an address
     is not available, or an inherited descriptor is not a socket."""
     inherited = inherited_sockets(environ, pid)
     return BoundSockets(bind_all(config, inherited), bool(inherited))
@@ -446,8 +446,8 @@ and logs."""
 
 
 def raise_file_limit(max_connections: int) -> int:
-    """Raises the limit of open files to the hard limit. Returns the number of connections for
-    which that is enough, at most `max_connections`, and logs a warning if it is lower."""
+    """Raises the limit of open files to the hard limit. Returns the number of connections that it
+    allows, at most `max_connections`, and logs a warning if it is lower."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -509,8 +509,8 @@ def _bind_tcp(address: TcpAddress, config: HttpConfig, *, tls: bool) -> list[Lis
 
 
 def _bind_unix(path: Path, config: HttpConfig) -> Listener:
-    """Binds under a temporary name and moves the finished socket into place, so that clients find
-    either the old one or one that listens with the right mode."""
+    """Binds under a temporary name and then renames the socket, so that clients find either the old
+    socket or a new one that listens with the right permissions."""
     address = UnixAddress(path)
     _check_unix_path(path)
     temporary = path.with_name(f".{os.getpid()}")
@@ -531,7 +531,7 @@ def _bind_unix(path: Path, config: HttpConfig) -> Listener:
 
 
 def _check_unix_path(path: Path) -> None:
-    """Raises ConfigurationError for a path that is in use: only a socket without a listener is
+    """Raises ConfigurationError if a path is in use: only a socket without a listener may be
     replaced."""
     if len(os.fsencode(path)) > _MAX_UNIX_PATH:
         raise ConfigurationError(

@@ -1,4 +1,4 @@
-"""`Request`, `Response` and `Stream`, as handlers see them."""
+"""`Request`, `Response` and `Stream`, the interface of handlers."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class BodySink(Protocol):
 
     @property
     def min_rate(self) -> float:
-        """Bytes a second that the client must send now."""
+        """The minimum rate of the client, in bytes per second, at this time."""
 
     @property
     def is_full(self) -> bool:
         """Whether so much data is buffered that reading from the client should pause."""
 
     def write(self, piece: bytes) -> None:
-        """Takes the next piece."""
+        """Receives the next piece."""
 
     def close(self) -> None:
-        """Closes the sink at the end of the request, answered or not, and discards data that was
-        not used. Idempotent."""
+        """Closes the sink at the end of the request, whether it was answered or not, and discards
+        unused data. Idempotent."""
 
 
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -48,11 +48,11 @@ HeaderPairs = tuple[tuple[str, str], ...]
 
 
 class Headers:
-    """Request fields in the order received; names are compared without case (RFC 9110 5.1).
+    """Header fields in the order received; names are compared case-insensitively (RFC 9110 5.1).
 
     Attributes:
-        by_name: value by lower-case name, several lines of one name joined by commas
-            (RFC 9110 5.3).
+        by_name: value by lower-case name; several lines of one name are joined by commas (RFC 9110
+            5.3).
     """
 
     __slots__ = ("_items", "by_name")
@@ -65,7 +65,7 @@ class Headers:
                 self.by_name[name] = ", ".join(self.get_all(name))
 
     def get(self, name: str, default: str | None = None) -> str | None:
-        """Returns the value of a field, several lines joined by commas; `default` if it is
+        """Returns the value of a field, with several lines joined by commas; `default` if it is
         absent."""
         return self.by_name.get(name.lower(), default)
 
@@ -75,7 +75,7 @@ class Headers:
         return [value for key, value in self._items if key == name]
 
     def repeated(self) -> list[str]:
-        """Returns the names that came on more than one line."""
+        """Returns the names of fields that occur on more than one line."""
         if len(self.by_name) == len(self._items):
             return []
         return [name for name in self.by_name if len(self.get_all(name)) > 1]
@@ -91,8 +91,8 @@ class Headers:
 
 
 class Stream(Protocol):
-    """A response body sent piece by piece. Calls after the end, or after a disconnect, do nothing;
-    on a disconnect the handler is cancelled."""
+    """A response body that is sent piece by piece. After the end or a disconnect, calls do nothing;
+    a disconnect cancels the handler."""
 
     @property
     def started(self) -> bool:
@@ -104,7 +104,7 @@ class Stream(Protocol):
 
     @property
     def writable(self) -> bool:
-        """False while the client reads too slowly. Data sent during that time is queued, up to
+        """Whether the client reads fast enough. Data sent while this is False is queued, up to
         `max_write_buffer`, so producers should hold data back and merge it."""
 
     @property
@@ -112,10 +112,10 @@ class Stream(Protocol):
         """The number of written bytes that the kernel has not accepted yet."""
 
     def set_headers(self, headers: HeaderPairs) -> None:
-        """Sends these fields in the head, unless the head has been sent."""
+        """Adds these header fields, unless the head has been sent."""
 
     on_writable: Callable[[], None] | None
-    """Is called each time `writable` turns True again."""
+    """Called each time `writable` becomes True again."""
 
     def send(self, data: bytes) -> None:
         """Sends a piece in one write; the first one carries the head."""
@@ -124,14 +124,14 @@ class Stream(Protocol):
         """Sends the last piece and the end of the message in one write."""
 
     def abort(self) -> None:
-        """Ends the message in a way that the client can recognize as incomplete."""
+        """Ends the message so that the client recognizes it as incomplete."""
 
 
 class StreamHead(NamedTuple):
-    """The beginning of a stream, before its pieces.
+    """The head of a streamed response.
 
     Attributes:
-        length: the total bytes of the pieces; None = unknown.
+        length: the total bytes of the body; None = unknown.
     """
 
     status: int
@@ -141,31 +141,31 @@ class StreamHead(NamedTuple):
 
 
 class StreamOpener(Protocol):
-    """Opens streams over the connection that a request came from."""
+    """Opens streams on the connection of a request."""
 
     def __call__(self, request: Request, head: StreamHead, ping: bool) -> Stream: ...
 
 
 class Budget(Protocol):
-    """The remaining requests and tokens of one API key."""
+    """The remaining requests and tokens of an API key with limits."""
 
     def admit(self, request: Request) -> None:
-        """Counts a request that generates, and sets its `answer_fields`. Raises Overloaded if a
-        limit of the key is reached."""
+        """Counts a generation request, and sets its `answer_fields`. Raises Overloaded if a limit
+        of the key is reached."""
 
     def charge(self, num_tokens: int) -> None:
-        """Counts tokens of a prompt or an answer; a negative number takes tokens back."""
+        """Counts tokens of a prompt or an answer; a negative number refunds tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """The sender of a request, as identified by the check of API keys. The HTTP layer does
-    not interpret it, except that requests of one tenant share memory and turns.
+    """The sender of a request, as identified by the check of API keys. The HTTP layer does not
+    interpret it, except that requests of one tenant share memory and turns.
 
     Attributes:
-        tenant: identifies the API key; "" = no keys needed. Has no default, so that it cannot be
-            forgotten: state, caches and drafts are separated by it.
-        is_admin: whether the client may make administrative requests.
+        tenant: identifies the API key; "" = no keys needed. Without a default, so that it cannot be
+            forgotten: state, caches and drafts are separated by tenant.
+        is_admin: whether the client may send administrative requests.
         priority: the priority set by the server; None = the body's.
         budget: the remaining requests and tokens of the key; None = no limits.
     """
@@ -188,30 +188,28 @@ class Request:
     """A complete request.
 
     Attributes:
-        body: its content; a memory mapping if it has a MiB or more.
+        body: its content; a memory mapping from 1 MiB on.
         sink: the receiver of the body instead of `body`; None = none.
-        path: percent-decoded, without the query; for logs and comparison. Routes match the parts of
-            `raw_path`.
-        route: the pattern that matched, or "" when none did.
+        path: percent-decoded, without the query; for logs and comparison. Routes match `raw_path`.
+        route: the matched pattern; "" = none.
         path_params: the pattern's named parts, decoded.
-        client: "address:port", or "" on a Unix socket.
+        client: "address:port"; "" = a Unix socket.
         id: the client's X-Request-Id if valid, otherwise a new id.
         received_at: loop time at the end of the head.
         log_fields: fields that the handler adds to the access log, such as token counts.
         answer_fields: header fields to add to its answer, such as the remaining requests of a key.
-        progress: the number of completed steps of the answer's work, and of all its steps; None
-            before the first step.
+        progress: (completed steps, all steps) of the answer's work; None before the first step.
         caller: the sender.
         trace: the trace context; None = not traced.
         early_stream: the event stream that was opened before the answer; None = none.
-        open_stream: opens streams over the connection; None = the request has none.
-        turn: what the handler knows of the WebSocket message that is the request; None = a request
-            over HTTP.
+        open_stream: opens streams on the connection; None = the request has no connection.
+        turn: the handler's data about a request that is a WebSocket message; None = a request over
+            HTTP.
         warnings: parts of the request that the server ignores, for the header `Warning`.
         wants_websocket: whether the client asks for an upgrade to WebSocket.
-        upgrade: answers with a switch of protocols and the given fields, and hands the connection
-            over to the `http.writers.Successor` that the function returns of a `Handover`; None =
-            the request has no connection.
+        upgrade: answers with a protocol switch and the given header fields, and passes the
+            connection to the `http.writers.Successor` that the given function creates from a
+            `Handover`; None = the request has no connection.
     """
 
     __slots__ = (
@@ -282,8 +280,8 @@ class Request:
 
     @property
     def sender(self) -> str:
-        """Returns the owner in fair sharing: the key, or the address without a key. All addresses
-        of an IPv6 /64 count as one sender, because a host chooses its address within it (RFC 4291,
+        """The owner for fair sharing: the API key, or the address without a key. All addresses of
+        an IPv6 /64 count as one sender, because a host chooses its address within it (RFC 4291,
         2.5.1)."""
         if self.caller.tenant:
             return self.caller.tenant
@@ -292,7 +290,7 @@ class Request:
 
     @property
     def is_local(self) -> bool:
-        """Whether the request came from a program of this machine: over a Unix socket or a loopback
+        """Whether the request came from a program on this machine: over a Unix socket or a loopback
         address, and without header fields of a proxy, which may forward requests of other
         machines."""
         if any(map(_is_of_proxy, self.headers.by_name)):
@@ -335,8 +333,8 @@ class Request:
         return self.open_stream(self, StreamHead(status, content_type, headers, length), ping)
 
     def open_early(self) -> None:
-        """Opens the event stream for this request before there is an answer. Comments are sent
-        after some time of silence. `stream` later returns this stream."""
+        """Opens the event stream for this request before the answer is known. SSE comments are sent
+        during silence. `stream` later returns this stream."""
         self.early_stream = self.stream()
 
     def release_at_end(self, release: Callable[[], None]) -> None:
@@ -380,7 +378,7 @@ _PROXY_PREFIXES: Final = (
     "ngrok-",
     "tailscale-",
 )
-"""Names of fields that proxies, balancers and tunnels add, and clients do not."""
+"""Prefixes of header fields that only proxies, load balancers and tunnels add."""
 
 
 def _is_of_proxy(name: str) -> bool:
@@ -397,7 +395,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _network(address: str) -> str:
-    """Returns the /64 of an IPv6 address, or the IPv4 address that is mapped to it."""
+    """Returns the /64 network of an IPv6 address, or the IPv4 address mapped to it."""
     try:
         parsed = IPv6Address(address)
     except ValueError:
@@ -412,7 +410,7 @@ class Response:
     """A complete answer. Date, framing and X-Request-Id are added when it is written.
 
     Attributes:
-        log_fields: additional fields for the access log, such as the reason of a refusal.
+        log_fields: additional fields for the access log, such as the reason for a refusal.
     """
 
     status: int
@@ -423,11 +421,9 @@ class Response:
 
 
 Handler = Callable[[Request], "Awaitable[Response | None] | Response | None"]
-"""Answers a request; None = the handler has finished or aborted `request.stream(...)`.
-
-A plain function answers at once, without a task of its own, so it must be quick. A coroutine is
-cancelled when its client goes away.
-"""
+"""Answers a request; None = the handler has finished or aborted `request.stream(...)`. A plain
+function runs without a task, so it must be quick. A coroutine is cancelled when its client
+disconnects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,11 +443,11 @@ class UploadHandler:
 
 
 ErrorRenderer = Callable[[Request, int, str], Response]
-"""Returns, for (request, status, message), the answer in the form that the clients of its path
-expect. The path is "" when the request could not be read that far."""
+"""Returns the error response for (request, status, message), in the format of the path's API. The
+path is "" if the request could not be read that far."""
 
 Check = Callable[[Request], "Response | None"]
-"""Looks at a request's head, before its body is read; a Response refuses it."""
+"""Checks a request's head before its body is read. Returns a Response to refuse the request."""
 
 
 class Exchange(NamedTuple):
@@ -461,7 +457,7 @@ class Exchange(NamedTuple):
         status: 499 if the client disconnected before the answer began.
         num_bytes: bytes written, including heads and framing.
         duration: seconds since its head was complete.
-        completed: False when the answer was cut short.
+        completed: False if the answer was cut short.
     """
 
     request: Request

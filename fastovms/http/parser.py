@@ -1,4 +1,4 @@
-"""Parses requests: heads, framing and their faults, by RFC 9112."""
+"""Parses HTTP requests: heads, framing and errors, by RFC 9112."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def large_body_fault(limit: int) -> Fault:
 
 
 def parse_fault(error: httptools.HttpParserError) -> Fault:
-    """Returns the client error for the parser's refusal."""
+    """Returns the client error for an error of httptools."""
     if str(error).startswith("Pause on PRI"):
         return Fault(505, "HTTP/2 is not supported here")
     return Fault(400, f"malformed request: {error}")
@@ -66,7 +66,7 @@ def parse_fault(error: httptools.HttpParserError) -> Fault:
 
 def method_fault(line: bytes | None) -> Fault:
     """Returns the fault for a request line with an unknown or missing method (RFC 9110 9.1). `line`
-    is the beginning of the request line, or None if its place is unknown."""
+    is the beginning of the request line, or None if its position is unknown."""
     if line is None:
         return Fault(400, "malformed request line")
     if line[:2] == b"\x16\x03":
@@ -86,7 +86,7 @@ _SINGLETONS = frozenset(("host", "content-type", "content-encoding", "authorizat
 
 
 def split_target(target: str, method: str) -> tuple[str, str]:
-    """Returns path and query of a request target (RFC 9112 3.2). Raises Fault if the target is
+    """Returns (path, query) of a request target (RFC 9112 3.2). Raises Fault if the target is
     malformed."""
     if "#" in target:
         raise Fault(400, "a request target must not have a fragment")
@@ -168,12 +168,12 @@ _TRACEPARENT: Final = re.compile(
 )
 _SAMPLED: Final = 0x01
 _MAX_STATE: Final = 8 * 1024
-"""Characters of `tracestate` that are taken; 3.3.1.5 asks for 512."""
+"""The maximum length of `tracestate` in characters; 3.3.1.5 requires 512."""
 
 
 def trace_context(headers: Headers) -> TraceContext | None:
-    """Returns the content of `traceparent` and `tracestate`, with a new id for the request itself;
-    None without `traceparent`, or if it is malformed: then both count as missing (3.2.4)."""
+    """Returns the trace context in `traceparent` and `tracestate`, with a new id for the request's
+    span; None without a valid `traceparent` (3.2.4)."""
     parent = headers.by_name.get("traceparent")
     if parent is None:
         return None
@@ -197,24 +197,24 @@ def _new_span_id() -> str:
 
 
 _BYTES_PER_BYTE: Final = 5
-"""Bytes that a body takes in all for each of its own, while its text is decoded and rendered."""
+"""The memory in bytes per byte of a body while it is decoded and rendered."""
 
 _PLENTY: Final = 4 * _BYTES_PER_BYTE
 _ALWAYS_FREE: Final = 4 * 1024 * 1024
 _LOOK_INTERVAL: Final = 0.1
-"""Seconds between two looks at the memory that is left."""
+"""Seconds between two measurements of the free memory."""
 
 
 class BodyBudget(Shares):
-    """Counts the bytes of request bodies.
+    """Limits the memory of request bodies.
 
-    A client may hold at most as many bytes as are left free: half of all if it is alone, a third if
-    another one holds a third, and so on.
+    A client may hold at most as many bytes as are still free: half of all if it is alone, a third
+    if another client holds a third, and so on.
 
     Args:
-        limit: the maximum of all bodies.
-        memory_left: returns the bytes that the process may still allocate within its own limits.
-            They lower the maximum, since a body that is decoded takes several times its size.
+        limit: the maximum for all bodies, in bytes.
+        memory_left: returns the bytes that the process may still allocate within its own limits. A
+            low value lowers the maximum, since decoding a body takes several times its size.
         clock: returns seconds.
     """
 
@@ -237,7 +237,8 @@ class BodyBudget(Shares):
         return super().take(owner, size)
 
     def _look(self) -> None:
-        """Sets the maximum to what the memory that is left allows. Reading that takes long."""
+        """Updates the maximum by the free memory, if the last measurement, which is slow, is
+        old."""
         now = self._clock()
         if now - self._looked_at >= _LOOK_INTERVAL:
             self._looked_at = now
@@ -246,12 +247,12 @@ class BodyBudget(Shares):
 
 
 MAPPED: Final = 1024 * 1024
-"""The size in bytes from which a body gets a mapping of memory of its own."""
+"""The size in bytes from which a body is stored in a memory mapping."""
 
 
 class BodyBuffer:
-    """Collects the pieces of a body without ever copying all of it at once. Joining 60 MB takes 50
-    ms, most of it in the kernel, and blocks the event loop.
+    """Collects the pieces of a body without copying all of it at once. Joining 60 MB takes 50 ms,
+    most of it in the kernel, and blocks the event loop.
 
     A large body is in an anonymous memory mapping, which the kernel can enlarge without copying,
     and whose memory is returned to the operating system at once.
@@ -279,7 +280,7 @@ class BodyBuffer:
         self._mapping.write(piece)
 
     def take(self) -> bytes | mmap:
-        """Returns the content. The buffer must not be used after it."""
+        """Returns the content. The buffer must not be used afterwards."""
         mapping, pieces = self._mapping, self._pieces
         if mapping is None:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -305,7 +306,7 @@ class RequestSink(Protocol):
         """Receives a complete request."""
 
     def on_fault(self, fault: Fault) -> None:
-        """Receives the fault that ends the input. This is the last call."""
+        """Receives the fault that ends the input. No other call follows."""
 
 
 class ParserPhase(Enum):
@@ -326,10 +327,10 @@ _INERT = httptools.HttpRequestParser(None)
 
 
 class RequestParser:
-    """Parses the bytes of one connection and calls a sink.
+    """Parses the bytes of one connection and passes events to a sink.
 
-    It has neither a socket nor a clock. httptools reads the grammar; sizes are bounded here (413,
-    414, 431), and `head` has the checks that httptools leaves to its user.
+    Has neither a socket nor a clock. httptools parses the grammar; sizes are limited here (413,
+    414, 431), and the module's functions add the checks that httptools leaves to its user.
 
     Attributes:
         phase: DONE = the rest of the input is ignored.
@@ -351,7 +352,7 @@ class RequestParser:
         self.body_size = 0
         self.awaiting_continue = False
         self._parser = self._new_parser()
-        self._raw_size = 0  # bytes fed since the phase began, as far as the reads show
+        self._raw_size = 0  # bytes fed since the phase began, in whole reads
         self._num_requests = 0
         # Values of `body_size` and `_raw_size` when the last whole chunk line had been read.
         self._chunk_start = -1
@@ -361,7 +362,7 @@ class RequestParser:
         self._begin_message()
 
     def feed(self, data: bytes) -> None:
-        """Reads on. The sink is called back from in here."""
+        """Parses more input; calls the sink."""
         phase = self.phase
         if phase is _DONE:
             return
@@ -380,18 +381,18 @@ class RequestParser:
 
     @property
     def body_sink(self) -> BodySink | None:
-        """The receiver of the body that is being read; None = the body is kept in memory."""
+        """The receiver of the current body; None = the body is kept in memory."""
         return None if self._current is None else self._current.sink
 
     def unfinished(self) -> Request | None:
-        """Returns the request that is being read, as far as it is known."""
+        """Returns the request that is being read, as far as it is known; None = none."""
         if self._current is not None or not self._url:
             return self._current
         method: str = self._parser.get_method().decode()
         return Request(method, self._url.decode("latin-1").partition("?")[0])
 
     def close(self) -> None:
-        """Forgets the sink and the unfinished request, which breaks the reference cycles."""
+        """Drops the sink and the unfinished request, to break reference cycles."""
         self.phase = _DONE
         if self._held:
             assert self._current is not None
@@ -438,7 +439,7 @@ class RequestParser:
         headers = Headers(
             [(name.decode(), value.decode("latin-1").rstrip(" \t")) for name, value in self._fields]
         )
-        self._fields.clear()  # from here on it collects trailers, which are only counted
+        self._fields.clear()  # from here on it collects trailers, whose size is limited but which are ignored
         path, query = split_target(self._url.decode("latin-1"), method)
         request = Request(method, path, query, headers, http_version=version)
         request.wants_websocket, self._asks_websocket = self._asks_websocket, False
@@ -496,7 +497,7 @@ class RequestParser:
             raise InputRefused  # this request closed the connection: ignore later ones
 
     def _check_fields(self) -> None:
-        """Bounds a head's fields, or a chunked body's trailers."""
+        """Limits the size of a head's fields, or of a chunked body's trailers."""
         size = sum([len(name) + len(value) for name, value in self._fields])
         if size + 4 * len(self._fields) + len(self._url) > self._config.max_head:
             raise self._oversized_head()
@@ -559,7 +560,7 @@ class RequestParser:
         self.awaiting_continue = False
 
     def _without_upgrade(self) -> bytes:
-        """Returns the current head without its upgrade fields, and sets a new parser for it."""
+        """Returns the current head without its upgrade fields, and creates a new parser for it."""
         parser = self._parser
         version = parser.get_http_version().encode()
         head = without_upgrade(parser.get_method(), self._url, version, self._fields)

@@ -1,4 +1,4 @@
-"""One connection: reads requests, runs them in order, enforces deadlines."""
+"""One HTTP connection: reads requests, runs them in order, enforces deadlines."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ logger = logging.getLogger(__name__)
 
 
 class ReadDeadline(Deadline):
-    """A deadline for the client's input.
+    """The deadline for the client's input.
 
-    The deadline of a head is absolute. A body first has `body_timeout` seconds. At each expiry it
+    The deadline of a head is absolute. A body first has `body_timeout` seconds. At each expiry this
     is extended by the time that the bytes since the last check take at the minimum rate, at most
-    `body_timeout`. Earlier fast sending therefore does not extend it further.
+    `body_timeout`; so sending fast early does not earn more time later.
 
     Args:
         on_deadline: called with the reason if a request has begun and is not complete in time.
         on_idle: called if no request has begun.
 
     Attributes:
-        phase: the phase of the parser at the last call of `follow`.
+        phase: the parser's phase at the last call of `follow`.
     """
 
     __slots__ = ("_body_size", "_config", "_on_deadline", "_on_idle", "_parser", "phase")
@@ -115,7 +115,7 @@ class PendingRequest(NamedTuple):
 
     Attributes:
         final: whether the connection ends with the answer.
-        linger: whether the client may still be sending then.
+        linger: whether the client may still be sending at that time.
     """
 
     request: Request
@@ -125,13 +125,14 @@ class PendingRequest(NamedTuple):
 
 
 class PendingRequests(deque[PendingRequest]):
-    """The queue of a connection. Their bodies count against the memory of all bodies."""
+    """The queued requests of a connection. Their bodies count against the memory limit of all
+    bodies."""
 
     __slots__ = ()
 
     def is_full(self, server: ServerState, *, is_blocked: bool) -> bool:
-        """Returns whether no further request may wait. `is_blocked` says whether they wait for this
-        client's answer or for the client to read. Otherwise all requests of one read may wait."""
+        """Returns whether the queue is full. `is_blocked`: the queue waits for an answer in
+        progress, or for the client to read. If not, all requests of one read may be queued."""
         most = server.config.max_pipelined
         return len(self) >= (most if is_blocked else max(_MAX_AT_TURNSTILE, most))
 
@@ -149,12 +150,12 @@ def admit_body(
     largest_body: int,
     on_change: Callable[[], None],
 ) -> Handler | Response:
-    """Returns the handler of a request with a body, or a refusal, as `Dispatcher.admit` does. For
-    an upload it sets the request's `sink`. Raises Fault if the body is too large for memory.
+    """Returns the handler of a request with a body, or a refusal, like `Dispatcher.admit`. For an
+    upload, sets the request's `sink`. Raises Fault if the body is too large for memory.
 
     Args:
         content_length: the size of the body that follows; None = not known yet.
-        largest_body: the limit for bodies in memory.
+        largest_body: the limit for bodies in memory, in bytes.
         on_change: the `on_change` of that sink.
     """
     admitted = dispatcher.admit(request)
@@ -170,10 +171,10 @@ def admit_body(
     return admitted
 
 
-# Reading a refused body to its end keeps the connection; past this size it costs less to close.
+# A refused body is read to its end to keep the connection; beyond this size, closing is cheaper.
 _MAX_DISCARDED_BODY = 64 * 1024
 _CLIENT_CLOSED_REQUEST = 499
-# After a read of this size, a connection may have to wait for a later pass before it reads on.
+# After a read of this size, a connection may have to wait for a later pass of the loop.
 _LARGE_READ = 64 * 1024
 
 # Look-ups in an Enum class are slow.
@@ -183,7 +184,7 @@ _DONE = ParserPhase.DONE
 
 
 class Connection(asyncio.Protocol):
-    """Serves requests one after the other, in the order in which they came."""
+    """A connection that serves requests one after the other, in order of arrival."""
 
     def __init__(self, server: ServerState) -> None:
         self._server = server
@@ -281,8 +282,8 @@ class Connection(asyncio.Protocol):
     # The server's side
 
     def drain(self) -> None:
-        """Closes after the next answer, which announces it, or soon if the connection stays idle. A
-        connection without a request so far keeps the time limit of its first request."""
+        """Closes after the next answer, which announces that, or soon if the connection stays idle.
+        A connection without a request so far keeps the time limit of its first request."""
         if self._successor is not None:
             self._successor.drain()
         if self._num_served and self._request is None and self._parser.phase is _BETWEEN:
@@ -356,8 +357,8 @@ class Connection(asyncio.Protocol):
         self._take(PendingRequest(request, answer, final=True, linger=True))
 
     def _discard(self, num_bytes: int) -> None:
-        """Discards further input while earlier answers are pending. After `num_bytes` too many the
-        connection is reset, and the answers are lost."""
+        """Discards further input while earlier answers are pending. If the client sends more than
+        `num_bytes`, the connection is reset, and the answers are lost."""
         self._num_discarded += num_bytes
         if self._num_discarded > self._config.max_body:
             logger.warning(
@@ -471,7 +472,8 @@ class Connection(asyncio.Protocol):
             self._finish(completed=not stream.aborted)
 
     def _fail(self, error: BaseException) -> None:
-        """Answers, or cuts the connection, where the handler raised or broke the rules."""
+        """Answers with an error, or cuts the connection, if the handler raised or returned
+        wrongly."""
         request, stream = self._request, self._stream
         assert request is not None
         logger.error("request %s %s failed", request.method, request.raw_path, exc_info=error)

@@ -26,8 +26,8 @@ class MethodNotAllowed(NamedTuple):
 
 
 class _Pattern:
-    """A path with `{name}` parts, each one segment, of which one may be `{name:path}`: one segment
-    or more."""
+    """A path with `{name}` parts, each one segment; one of them may be `{name:path}`, which matches
+    one or more segments."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -59,14 +59,13 @@ class _Pattern:
 
 
 class Router:
-    """Routes by pattern. Fixed paths come before patterns, patterns in the order of `add`.
+    """Finds routes by pattern. Fixed paths come before patterns, patterns in the order of `add`.
 
     Attributes:
         operations: the descriptions of routes, by method and pattern.
         more_to_come: whether routes are still being added, so that an unknown path may become
             known.
-        pending: answers a POST to an unknown path while more routes are to come; None = answered
-            with 404.
+        pending: the handler for POST to an unknown path while more routes are to come; None = 404.
     """
 
     def __init__(self) -> None:
@@ -77,13 +76,13 @@ class Router:
         self._patterns: list[tuple[_Pattern, dict[str, Handler]]] = []
 
     def add(self, method: str, pattern: str, handler: Handler, operation: Any = None) -> None:
-        """Registers a handler; GET serves HEAD too.
+        """Registers a handler; GET serves HEAD, too.
 
         Args:
             pattern: "/v1/models", "/v1/models/{id}" or "/v1/models/{id:path}". A `{id}` is one
                 segment of the path, a `{id:path}` one or more. Segments are percent-decoded after
-                splitting (RFC 3986 2.4), so either may hold a slash that came as %2F.
-            operation: describes the route to documents; None = not described.
+                splitting (RFC 3986 2.4), so either may contain a slash that was sent as %2F.
+            operation: the route's description for OpenAPI; None = not described.
         """
         if not pattern.startswith("/"):
             raise ValueError(f"route {pattern!r} must start with '/'")
@@ -101,7 +100,7 @@ class Router:
         self._patterns.append((_Pattern(pattern), dict.fromkeys(methods, handler)))
 
     def routes(self) -> Iterator[tuple[str, str]]:
-        """Yields the method and the pattern of every route, without the HEAD that GET serves."""
+        """Yields the method and the pattern of every route, without implied HEAD routes."""
         for pattern, fixed in self._fixed.items():
             yield from ((method, pattern) for method in fixed if method != "HEAD")
         for known, handlers in self._patterns:
@@ -164,8 +163,8 @@ class PathReader(Protocol):
         registered path. Idempotent."""
 
     def advice(self, raw_path: str, root: str, exists: Callable[[str], bool]) -> str:
-        """Returns a hint to add to the 404 of a path, such as the path that may be meant; "" =
-        nothing.
+        """Returns a hint for the 404 error of a path, such as the path that may be meant; "" =
+        none.
 
         Args:
             root: the prefix of the path.
@@ -174,12 +173,13 @@ class PathReader(Protocol):
 
 
 class Dispatcher:
-    """Routes requests.
+    """Finds the handler of each request, after checks.
 
     Args:
-        render_error: formats errors for the clients of the path.
-        gates: run first, for every request.
-        authenticate: runs before routing, so that clients without a key cannot probe for paths.
+        render_error: formats errors in the API of the path.
+        gates: checks that run first, for every request.
+        authenticate: a check that runs before routing, so that clients without a key cannot probe
+            for paths.
         checks: run after routing and before the body is read; not for GET.
         root_path: the prefix that a proxy may leave before every path, such as "/llm".
         paths: normalizes paths; None = no other spellings. All checks, including the gates, get the
@@ -264,7 +264,7 @@ class Dispatcher:
         return response
 
     def _registered(self, path: str) -> str:
-        """Returns the normalized path without the root. Both steps are repeated, because one may
+        """Returns the normalized path without the root. Both steps are repeated, because each may
         enable the other; the result is idempotent."""
         before = None
         while path != before:

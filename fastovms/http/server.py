@@ -27,7 +27,7 @@ _ACCEPT_TIMEOUT = 2.0
 
 
 class HttpServer:
-    """Serves the handlers of a dispatcher.
+    """An HTTP server with the handlers of a dispatcher.
 
     Args:
         dispatcher: finds handlers and refuses requests.
@@ -79,12 +79,12 @@ class HttpServer:
 
     @property
     def num_body_bytes(self) -> int:
-        """The bytes of request bodies in the memory that they share."""
+        """The bytes of request bodies in memory."""
         return 0 if self._state is None else self._state.body_budget.used
 
     def bind(self) -> None:
-        """Takes the addresses, and reads the TLS files, without listening yet: for finding out
-        early, before a model is loaded for minutes. A second call does nothing. Raises
+        """Binds the addresses and reads the TLS files, without listening yet, so that errors are
+        found before a model is loaded for minutes. A second call does nothing. Raises
         ConfigurationError if an address is not available, or a file cannot be used."""
         if self.addresses:
             return
@@ -99,7 +99,7 @@ class HttpServer:
         self.is_local = all(is_local(listener.sock) for listener in self._listeners)
 
     async def start(self) -> None:
-        """Listens, after `bind` if that was not called before. Raises ConfigurationError if an
+        """Listens; calls `bind` if that was not called before. Raises ConfigurationError if an
         address is not available, or a file cannot be used."""
         self.bind()
         loop = asyncio.get_running_loop()
@@ -123,7 +123,7 @@ class HttpServer:
                 raise ConfigurationError(f"cannot listen on {listener.url}: {reason}") from None
 
     def requests(self) -> list[Request]:
-        """Returns the requests that are being answered, wait, or are still being read."""
+        """Returns the requests that are being answered, are queued, or are still being read."""
         connections = () if self._state is None else tuple(self._state.connections)
         return [request for connection in connections for request in connection.requests()]
 
@@ -143,8 +143,9 @@ class HttpServer:
             self._tls.reload()
 
     async def drain(self, timeout: float) -> None:  # noqa: ASYNC109 (a part of its meaning)
-        """Stops accepting and lets running requests end, for at most `timeout` seconds. `close`
-        ends the remaining connections. May be called again with another timeout."""
+        """Stops accepting connections and waits for running requests, for at most `timeout`
+        seconds. `close` ends the remaining connections. May be called again with another
+        timeout."""
         state = self._state
         if state is None:
             return

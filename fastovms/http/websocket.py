@@ -1,9 +1,9 @@
-"""One WebSocket connection (RFC 6455) on the transport of an HTTP connection.
+"""A WebSocket connection (RFC 6455) on the transport of an HTTP connection.
 
 `wsproto` reads and writes frames. Messages are text. No extension is negotiated: compression costs
 more time than it saves on short events.
 
-The limits are those of HTTP: messages have the size, the time and the memory of request bodies, and
+The limits are those of HTTP: messages count like request bodies for size, time and memory, and
 connections take turns frame by frame, as requests do.
 """
 
@@ -33,7 +33,7 @@ _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _VERSION: Final = "13"
 _KEY_BYTES: Final = 16
 _MAX_WAITING: Final = 16
-"""Complete messages that may wait before reading pauses."""
+"""The number of queued complete messages at which reading pauses."""
 
 NORMAL: Final = 1000
 GOING_AWAY: Final = 1001
@@ -47,15 +47,14 @@ OVERLOADED: Final = 1013
 
 
 class HandshakeFault(NamedTuple):
-    """The status and the message of the answer to a request that opens no WebSocket connection."""
+    """The status and the message of the answer to an invalid WebSocket request."""
 
     status: int
     message: str
 
 
 def handshake_fault(request: Request) -> HandshakeFault | None:
-    """Returns why a request does not open a WebSocket connection (RFC 6455 4.2.1); None = it
-    does."""
+    """Returns why a request is not a valid WebSocket handshake (RFC 6455 4.2.1); None = valid."""
     fields = request.headers.by_name
     if not request.wants_websocket or request.http_version != "1.1":
         message = "this path takes WebSocket connections: an Upgrade to websocket is required"
@@ -78,8 +77,8 @@ def accept_key(request: Request) -> str:
 
 
 def open_websocket(request: Request) -> WebSocket:
-    """Answers a request that has no `handshake_fault` with the upgrade (RFC 6455 4.2.2), and
-    returns the connection."""
+    """Answers a request without a `handshake_fault` with the upgrade (RFC 6455 4.2.2), and returns
+    the connection."""
     assert request.upgrade is not None
     fields = (("Upgrade", "websocket"), ("Sec-WebSocket-Accept", accept_key(request)))
     opened: WebSocket = request.upgrade(request, fields, WebSocket)
@@ -89,16 +88,16 @@ def open_websocket(request: Request) -> WebSocket:
 class WebSocket(Successor):
     """The server's side of an open connection.
 
-    Silence is ended by pings. A client that sends nothing for some of their intervals is
-    disconnected. Reading pauses while messages wait, and between the turns of the connection.
+    Pings are sent during silence. A client that does not respond for several intervals is
+    disconnected. Reading pauses while messages are queued, and between the connection's turns.
 
     Attributes:
         config: the limits.
         report: notifies the observers of a request that came over the connection.
-        num_sent: bytes of messages that were sent.
-        draining: whether the server shuts down.
-        on_fault: is called with a status of HTTP and a message before the connection is closed
-            because of a message that HTTP refuses as a body.
+        num_sent: the total bytes of sent messages.
+        draining: whether the server is shutting down.
+        on_fault: called with an HTTP status and a message before the connection is closed because
+            of a message that would be refused as an HTTP body.
     """
 
     def __init__(self, link: Handover) -> None:
@@ -110,7 +109,7 @@ class WebSocket(Successor):
         self._limiter = link.limiter
         self._sender = link.sender
         self._frames = Connection(ConnectionType.SERVER)
-        self._begun = BodyBuffer()  # the message of which more fragments come
+        self._begun = BodyBuffer()  # the incomplete message
         self._has_begun = False
         self._num_begun = 0  # its number of bytes
         self._num_checked = 0  # its number of bytes at the last deadline
@@ -150,8 +149,8 @@ class WebSocket(Successor):
         return self._wire.buffered
 
     async def receive(self) -> bytes | mmap | None:
-        """Returns the next message, in UTF-8, which keeps its memory until `give_back`; None = the
-        connection ends, or the server drains."""
+        """Returns the next message in UTF-8, whose memory is counted until `give_back`; None = the
+        connection ends, or the server is shutting down."""
         while not self._messages:
             if self._is_over or self.draining or self._frames.state is not ConnectionState.OPEN:
                 return None
@@ -166,23 +165,23 @@ class WebSocket(Successor):
         return message
 
     def take(self, size: int) -> bool:
-        """Takes memory of request bodies for more than a message, and returns whether the client
-        may have it."""
+        """Reserves memory from the budget of request bodies, in addition to a message's. Returns
+        whether the client may have it."""
         return self._budget.take(self._sender, size)
 
     def give_back(self, size: int) -> None:
-        """Gives back the memory of a message from `receive`, or what `take` has taken."""
+        """Releases the memory of a message from `receive`, or memory reserved by `take`."""
         if size:
             self._budget.give_back(self._sender, size)
 
     def send(self, text: str) -> None:
-        """Sends a message. One to a closed connection is dropped."""
+        """Sends a message; does nothing if the connection is closed."""
         if self.is_open:
             self.num_sent += len(text)
             self._wire.write(self._frames.send(TextMessage(data=text)))
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
-        """Begins the end of the connection, or answers that of the client. Idempotent."""
+        """Starts the closing handshake, or answers the client's. Idempotent."""
         if not self._is_over and self._frames.state in (
             ConnectionState.OPEN,
             ConnectionState.REMOTE_CLOSING,
@@ -196,7 +195,7 @@ class WebSocket(Successor):
     # The connection's side
 
     def feed(self, data: bytes) -> None:
-        """Takes bytes of the client."""
+        """Receives bytes from the client."""
         if self._is_over:
             return
         self._heard_at = self._loop.time()
@@ -205,7 +204,7 @@ class WebSocket(Successor):
             self._take_turn()
 
     def on_resume(self) -> None:
-        """Is called when the client reads again."""
+        """Called when the client reads again."""
         if self._unanswered is not None and self.writable:
             ping, self._unanswered = self._unanswered, None
             self._wire.write(self._frames.send(ping.response()))
@@ -218,7 +217,7 @@ class WebSocket(Successor):
         self._wake()
 
     def lose(self) -> None:
-        """Is called when the transport is lost."""
+        """Called when the transport is lost."""
         self._stop()
 
     # Frames
@@ -291,8 +290,8 @@ class WebSocket(Successor):
             self._deadline.set(self._loop.time() + self.config.body_timeout)
 
     def _on_deadline(self) -> None:
-        """Extends the time of a message of which enough has come since the last check, or ends the
-        connection, as `ReadDeadline` does for bodies."""
+        """Extends the time of a message that arrives fast enough, or ends the connection, as
+        `ReadDeadline` does for bodies."""
         config = self.config
         allowance = (self._num_begun - self._num_checked) / config.min_body_rate
         self._num_checked = self._num_begun
@@ -313,7 +312,7 @@ class WebSocket(Successor):
             self._waiter.set_result(None)
 
     def _stop(self) -> None:
-        """Ends the receiving side, and releases the memory of messages that were not received."""
+        """Ends the receiving side, and releases the memory of queued messages."""
         self._is_over = True
         self.on_writable = self.on_fault = None
         self.give_back(self._num_begun + sum(map(len, self._messages)))
@@ -323,7 +322,7 @@ class WebSocket(Successor):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._wire.resume_reading()  # the client's end is noticed by reading
+        self._wire.resume_reading()  # a disconnect is noticed only while reading
         self._wake()
 
     def _on_interval(self) -> None:

@@ -24,7 +24,7 @@ NEVER = math.inf
 
 
 class Deadline:
-    """A deadline that is moved often, nearly always to a later moment.
+    """A deadline that is moved often, nearly always to a later time.
 
     Moving it does not change the timer, which may fire early and is then set again. A connection
     with many requests therefore sets few timers.
@@ -52,7 +52,7 @@ class Deadline:
         self._when = NEVER
 
     def close(self) -> None:
-        """Clears the deadline for good and forgets the callback."""
+        """Clears the deadline permanently and drops the callback."""
         self._when = NEVER
         self._callback = None
         if self._timer is not None:
@@ -100,7 +100,7 @@ class WireState(Enum):
 
 
 class Outbox:
-    """Writes the answers of one pass of the loop together, at its end.
+    """Writes the answers of one pass of the event loop together, at its end.
 
     Separate writes would wake each client in between, which costs cache misses and, on virtual
     machines, interrupts. Answers are never delayed beyond the current pass.
@@ -127,7 +127,7 @@ class Wire:
 
     Attributes:
         paused: whether the write buffer is full because the client reads slowly.
-        num_written: bytes, over the connection's life.
+        num_written: the total bytes written over the connection's lifetime.
     """
 
     __slots__ = (
@@ -218,7 +218,8 @@ class Wire:
             self.flush()
 
     def write(self, data: bytes) -> None:
-        """Sends a piece of a stream at once, and cuts the connection if too much data is unread."""
+        """Sends a piece of a stream at once, or cuts the connection if the client has not read too
+        much of the earlier data."""
         if self.state is not _OPEN or self._transport is None:
             return
         if self._unsent:
@@ -248,7 +249,7 @@ class Wire:
             self._wait_for_reader(self._config.write_timeout)
 
     def resume(self) -> None:
-        """Records that the write buffer has room again; implements
+        """Records that the write buffer has space again; implements
         `asyncio.Protocol.resume_writing`."""
         self.paused = False
         if self.state is _OPEN:
@@ -262,9 +263,9 @@ class Wire:
         return self._count_taken() > self._num_taken
 
     def _count_taken(self) -> int:
-        """Returns a number that grows as the client receives data. For TCP it counts acknowledged
-        bytes. The kernel's buffer alone would not show progress, because it may hold megabytes on a
-        slow line, and TLS has its own buffer."""
+        """Returns a number that grows as the client receives data: for TCP, the acknowledged bytes.
+        The kernel's buffer alone would not show progress, because it may hold megabytes on a slow
+        line, and TLS has its own buffer."""
         assert self._transport is not None
         sock = self._transport.get_extra_info("socket")
         if sock is None or sock.family == socket.AF_UNIX:
@@ -276,7 +277,7 @@ class Wire:
 
     @property
     def can_half_close(self) -> bool:
-        """Whether the sending side can be closed alone, which TLS does not support."""
+        """Whether the sending side can be closed separately, which TLS does not support."""
         return self._transport is not None and self._transport.can_write_eof()
 
     def finish(self, *, linger: bool) -> None:
@@ -350,7 +351,7 @@ class Wire:
         return True
 
     def _num_queued(self, request: int) -> int | None:
-        """Returns the bytes in the queue of the kernel as returned by an ioctl request; None =
+        """Returns the bytes in a queue of the kernel, read by the ioctl `request`; None =
         unknown."""
         sock = None if self._transport is None else self._transport.get_extra_info("socket")
         if sock is None:

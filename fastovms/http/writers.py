@@ -34,26 +34,26 @@ logger = logging.getLogger(__name__)
 
 
 PASS_SECONDS: Final = 0.01
-"""Seconds that the requests that begin in one pass of the loop may take together, the last one not
-counted."""
+"""Seconds that the requests started in one pass of the loop may take together, except the last
+one."""
 
 TASK_SECONDS: Final = 0.0005
-"""Seconds that the first step of a handler's task counts as. It runs after the pass's requests, so
-that its time cannot be measured when the next of them asks."""
+"""The assumed seconds of the first step of a handler's task. It runs after the pass's requests, so
+its time cannot be measured before the next request starts."""
 
 
 REST_SECONDS: Final = 0.02
-"""Seconds between two passes in which frames of WebSocket connections are handled while more of
-them wait. A loop that is always busy keeps the engine's thread from running."""
+"""Seconds between two passes that handle WebSocket frames while more of them wait. An event loop
+that is always busy would keep the engine's thread from running."""
 
 READ_SECONDS: Final = 0.001
-"""Seconds that a further read of a large body counts as: up to 256 KB, which are copied thrice into
-memory that the kernel commits then."""
+"""The assumed seconds of another read of a large body: up to 256 KB, which are copied three times
+into newly committed memory."""
 
 
 class PassLimiter:
     """Limits the time that one pass of the event loop spends on starting requests, reading large
-    bodies and handling frames. Others wait for later passes, in order of arrival.
+    bodies and handling frames. The rest waits for later passes, in order of arrival.
 
     The loop reads from every connection with input before it handles anything else, such as the
     tokens of running streams. A request takes most of a millisecond until the engine has it, so
@@ -62,7 +62,7 @@ class PassLimiter:
 
     Args:
         clock: returns seconds. Not the loop's own clock, which does not advance during a pass.
-        rest: seconds until those that wait have their pass; 0 = they have the next one.
+        rest: seconds until waiting work gets its pass; 0 = the next pass.
     """
 
     __slots__ = ("_clock", "_end", "_is_new_pass", "_loop", "_rest", "_waiting")
@@ -79,7 +79,7 @@ class PassLimiter:
 
     @property
     def is_open(self) -> bool:
-        """Returns whether a request may begin now; if not, it must `wait`."""
+        """Returns whether work may start now; if not, call `wait`."""
         if self._waiting:
             return False
         if self._is_new_pass:
@@ -92,11 +92,11 @@ class PassLimiter:
         self._waiting.append(begin)
 
     def count_task(self) -> None:
-        """Counts a request that has begun and continues as a task."""
+        """Counts a request that has started and continues as a task."""
         self._end -= TASK_SECONDS
 
     def count_read(self) -> None:
-        """Counts a connection whose large body is read on after this pass."""
+        """Counts a connection that continues to read a large body after this pass."""
         self._end -= READ_SECONDS
 
     def _start_pass(self) -> None:
@@ -152,8 +152,7 @@ class ResponseWriter:
     def render(
         self, response: Response, request: Request, *, close: bool, extra: HeaderPairs = ()
     ) -> bytes:
-        """Returns a whole message. The answer to HEAD and statuses without content stop at the
-        head."""
+        """Returns a complete message; only the head for HEAD and for statuses without content."""
         status = response.status
         if status == 204 or status == 304:
             # RFC 9110 8.6: no Content-Length on a 204; a 304 may leave it out.
@@ -168,7 +167,7 @@ class ResponseWriter:
     def render_stream_head(
         self, head: StreamHead, request: Request, *, close: bool, chunked: bool
     ) -> bytes:
-        """Returns the head of a message of a known length, or of a chunked one, or of one that ends
+        """Returns the head of a message of known length, a chunked message, or a message that ends
         with the connection (HTTP/1.0)."""
         framing = "Transfer-Encoding: chunked\r\n" if chunked else ""
         if head.length is not None:
@@ -204,7 +203,7 @@ class ResponseWriter:
         return f"{self._beginning(101, '')}{lines}\r\n".encode("latin-1")
 
     def _beginning(self, status: int, content_type: str) -> str:
-        """Returns the lines up to Content-Type, which is "" for answers without content."""
+        """Returns the lines up to Content-Type. A `content_type` of "" means no content."""
         second = int(self._clock())
         if second != self._second:
             self._second = second
@@ -220,8 +219,8 @@ class ResponseWriter:
 
 
 def render_fields(headers: HeaderPairs) -> str:
-    """Returns header field lines. Raises ValueError if a name is not a token (RFC 9110 5.1), or the
-    server itself writes this field; an error of the handler."""
+    """Returns header field lines. Raises ValueError if a name is not a token (RFC 9110 5.1) or a
+    field that the server itself writes; both are errors of the handler."""
     lines = []
     for name, value in headers:
         if not name or not _TOKEN_CHARACTERS.issuperset(name):
@@ -248,7 +247,7 @@ _MAX_REFUSED = 8
 
 
 class ManagedConnection(Protocol):
-    """The operations of the server on a connection."""
+    """The operations that the server uses on a connection."""
 
     def drain(self) -> None:
         """Closes after the next answer, or soon if the connection stays idle."""
@@ -257,21 +256,22 @@ class ManagedConnection(Protocol):
         """Resets the connection."""
 
     def requests(self) -> Iterator[Request]:
-        """Yields the requests that are being answered, wait, or are still being read."""
+        """Yields the requests that are being answered, are queued, or are still being read."""
 
 
 class ServerState:
-    """The parts and counters that connections share.
+    """State and counters that connections share.
 
     Args:
-        clock: returns seconds, also within a pass of the loop.
+        clock: returns seconds, and advances also within a pass of the loop.
         memory_left: see `BodyBudget`.
-        client_of: returns the client of a request, given its connection's peer.
+        client_of: returns the client's address, given the connection's peer and the headers.
 
     Attributes:
         draining: whether every answer from now on is its connection's last.
         connections: the open connections.
-        max_connections: how many may be open that are not refused; at most the configured number.
+        max_connections: the number of connections that are not refused; at most the configured
+            number.
         tasks: the running handlers, including those of lost connections.
     """
 
@@ -306,8 +306,9 @@ class ServerState:
         self._empty: asyncio.Future[None] | None = None
 
     def add(self, connection: ManagedConnection) -> bool:
-        """Registers a connection; False = the limit is reached, and it is to be refused. Only a
-        few refused ones stay until their clients have closed them: one more cuts the oldest."""
+        """Registers a connection. Returns False if the limit is reached and the connection is to be
+        refused. Only a few refused connections stay open until their clients close them: one more
+        cuts the oldest."""
         self.connections.add(connection)
         if len(self.connections) - len(self._refused) <= self.max_connections:
             return True
@@ -320,8 +321,8 @@ class ServerState:
 
     @property
     def max_handshakes(self) -> int:
-        """The number of connections that may be in their handshake. Some may be even at the limit:
-        they are refused after it."""
+        """The maximum number of connections in their TLS handshake. At the connection limit some
+        are still allowed, to be refused after the handshake."""
         left = self.max_connections - len(self.connections)
         return max(left, min(_MAX_REFUSED, self.max_connections))
 
@@ -339,15 +340,15 @@ class ServerState:
             await self._empty
 
     def give_back_body(self, request: Request) -> None:
-        """Releases the budget of the request's body. Call it once."""
+        """Releases the memory budget of the request's body. Call it once."""
         if request.sink is not None:
             request.sink.close()
         if request.body:
             self.body_budget.give_back(request.sender, len(request.body))
 
     def request_id(self, given: str | None) -> str:
-        """Returns the client's id when it is up to 128 visible ASCII characters, otherwise a new
-        one."""
+        """Returns the client's id if it consists of 1 to 128 visible ASCII characters, otherwise a
+        new id."""
         if given and is_id(given, _MAX_REQUEST_ID):
             return given
         return f"{self._id_prefix}-{next(self._ids):x}"
@@ -368,11 +369,11 @@ _EVENT_STREAM_FIELDS = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no
 
 
 class Handover(NamedTuple):
-    """The data that a connection hands over when it switches to another protocol.
+    """The data that a connection passes on when it switches to another protocol.
 
     Attributes:
-        budget: the memory of request bodies.
-        limiter: limits how much connections do in one pass of the loop.
+        budget: the memory budget of request bodies.
+        limiter: limits the work of connections in one pass of the loop.
         sender: the sender whose share of the memory the connection's messages use.
         report: notifies the observers of a request that came over the connection.
     """
@@ -387,7 +388,8 @@ class Handover(NamedTuple):
 
 
 class Successor(ABC):
-    """Drives a connection that has left HTTP; it calls these methods of it."""
+    """Handles a connection that has switched to another protocol. The connection calls these
+    methods."""
 
     @property
     @abstractmethod
@@ -396,7 +398,7 @@ class Successor(ABC):
 
     @abstractmethod
     def feed(self, data: bytes) -> None:
-        """Takes bytes of the client."""
+        """Receives bytes from the client."""
 
     @abstractmethod
     def on_resume(self) -> None:
@@ -404,7 +406,7 @@ class Successor(ABC):
 
     @abstractmethod
     def drain(self) -> None:
-        """Begins the end, because the server shuts down."""
+        """Starts to close the connection, because the server is shutting down."""
 
     @abstractmethod
     def close(self) -> None:
@@ -475,7 +477,7 @@ class ResponseStream:
         is_sized = head.length is not None
         self._chunked = request.http_version != "1.0" and not is_sized
         self._muted = request.method == "HEAD"
-        # Towards HTTP/1.0 a message of unknown length ends with the connection (RFC 9112 6.1).
+        # For HTTP/1.0 a message of unknown length ends with the connection (RFC 9112 6.1).
         self.is_last = is_last or not (self._chunked or is_sized)
         self.started = False
         self.closed = False
@@ -554,7 +556,7 @@ class ResponseStream:
         )
 
     def _on_silence(self) -> None:
-        """Sends a comment if nothing was sent for an interval. Runs at most once per interval;
+        """Sends an SSE comment if nothing was sent for an interval. Runs at most once per interval;
         `send` only records the time."""
         wait = self._last_sent + self._ping_interval - self._loop.time()
         if wait <= 0:

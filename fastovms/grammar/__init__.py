@@ -1,5 +1,5 @@
-"""Compiles grammars, which constrain texts, and applies them token by token.
+"""Compiles grammars, which constrain generated text, and applies them token by token.
 
-`GrammarCompiler` makes one `GrammarState` per sample from a JSON schema, a regular expression, a
-Lark grammar or a tree. It is independent of the engine and the API.
+`GrammarCompiler` creates one `GrammarState` per sample from a JSON schema, a regular expression, a
+Lark grammar or a tree. Independent of the engine and the API.
 """

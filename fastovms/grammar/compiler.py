@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
 
 _JSON_OPTIONS: JsonCompileOptions = {"whitespace_flexible": False, "coerce_one_of": True}
-"""Options of JSON: it is compact, since free white space would let a small model write spaces
+"""Options for JSON: compact, because with free white space a small model may write spaces
 forever."""
 
 
 def framed(rules: str, answer: str) -> str:
-    """Returns several grammars in llguidance's JSON form, in which the first is the whole text and
-    refers to the others. Without `answer`, the Lark grammar is returned unchanged."""
+    """Returns several grammars in llguidance's JSON format: the first, `rules`, constrains the
+    whole text and refers to `answer`. Without `answer`, returns the Lark grammar unchanged."""
     grammars = (
         json.loads(answer)["grammars"] if answer.startswith("{") else [{"lark_grammar": answer}]
     )
@@ -74,21 +74,21 @@ WRITERS: Final[Mapping[GrammarKind, Callable[[str], str]]] = {
     GrammarKind.CHOICE: _choice,
     GrammarKind.CALLS: str,  # the source is a finished grammar
 }
-"""Writes each kind of grammar that needs no tokenizer. A faulty source raises a ValueError, or what
-llguidance raises."""
+"""Functions that convert each kind of grammar that needs no tokenizer. An invalid source raises
+ValueError, or an exception of llguidance."""
 
 
 _MARK = "\ue000"
-"""The character in these names: one of Unicode's private use."""
+"""The character in the new names, from Unicode's private use area."""
 
 _LARK_PIECES = re.compile(rf"{OPAQUE}|(?P<name><[^<>\s]+>)")
 
 
 class RenamedTokens(NamedTuple):
-    """A tokenizer whose special tokens are renamed, so that no text matches them. llguidance writes
-    text that must follow as the tokenizer does, which makes one token of the name of a special
-    token: a grammar in which `<tool_call>` is a text would end there. Grammars refer to special
-    tokens by their ids.
+    """A tokenizer whose special tokens are renamed, so that no text matches them. llguidance
+    tokenizes forced text like the tokenizer, which makes one token of a special token's name: a
+    grammar in which `<tool_call>` is plain text would fail there. Grammars refer to special tokens
+    by id instead.
 
     Attributes:
         tokenizer_json: the tokenizer, with renamed special tokens.
@@ -161,27 +161,27 @@ _ESCAPES: Final = {"/": r"\/", "\n": r"\n", "\\\n": r"\n"}
 
 
 _Inline = tree.Literal | tree.Tag | tree.Answer | tree.InOrder | tree.OneOf | tree.Repeat
-"""The kinds of parts that are written in place in the rule of another part."""
+"""The parts that are written inline in another part's rule."""
 
 _Ruled = (
     tree.Until | tree.TriggeredTag | tree.FirstTag | tree.Regex | tree.OtherText | tree.TextBefore
     | tree.Json | tree.Several | tree.Separated | tree.OtherTag
 )  # fmt: skip
-"""The kinds of parts that get a rule of their own, so that they are written once."""
+"""The parts that get a rule of their own, so that they are written only once."""
 
 
 def tree_rules(
     root: Node, special_tokens: Mapping[str, int], end_token_ids: Collection[int]
 ) -> str:
     """Returns the Lark rules of a tree; `@answer` takes the place of `Answer`. Raises ValueError if
-    a schema in the tree cannot be used. The rules differ between vocabularies: a text never spells
-    a special token, and a special token does not match a text, so a rule must know which of the two
-    a tag is.
+    a schema in the tree cannot be used. The rules depend on the vocabulary: plain text never forms
+    a special token, and a special token does not match plain text, so a rule must know which of the
+    two a tag is.
 
     Args:
         special_tokens: ids by text.
-        end_token_ids: the tokens that end a text. Each stands only where a tag is that token, as
-            `<|call|>` of gpt-oss, or where the grammar ends.
+        end_token_ids: the tokens that end generation. Each is used only where a tag is that token,
+            as `<|call|>` of gpt-oss, or where the grammar ends.
     """
     return _RuleWriter(special_tokens, end_token_ids).source(root)
 
@@ -201,7 +201,7 @@ class _RuleWriter:
         return "\n".join([*self._lines, f"start: {start}"])
 
     def _expression(self, node: Node) -> str:
-        """Returns the reference to a part within a rule."""
+        """Returns the Lark expression for a part within a rule."""
         return self._inline(node) if isinstance(node, _Inline) else self._name(node)
 
     def _name(self, node: Node) -> str:
@@ -283,8 +283,7 @@ class _RuleWriter:
         return f"{self._tokens_between(tags)}({' | '.join(found)}{end})"
 
     def _ended(self, text: str, tag: str) -> str:
-        """Returns a regular expression of a terminal's text and the tag after it; the tag is the
-        first one in the text."""
+        """Returns a Lark expression of text that ends with the first occurrence of a tag."""
         pieces = self._pieces(tag)
         if isinstance(pieces[0], int):
             return f"{text} {self._tag(tag)}"
@@ -294,28 +293,28 @@ class _RuleWriter:
         return f"{start} {_joined(pieces[1:])}"
 
     def _text_without(self, tags: Sequence[str]) -> str:
-        """Returns a regular expression of any text including special tokens, without these tags."""
+        """Returns a Lark expression of any text, including special tokens, without these tags."""
         if not all(map(self._is_token, tags)):
             return f"{self._tokens_between(tags)}ANY_TEXT"
         ids = {self._first_token(tag) for tag in tags}
         return f"<[^{_ranges(sorted({*filter(None, ids), *self._end_token_ids}))}]>*"
 
     def _tokens_between(self, tags: Sequence[str]) -> str:
-        """Returns a regular expression of text with special tokens other than those in the tags,
+        """Returns a Lark expression of text with special tokens other than those in the tags,
         ending with a special token."""
         barred = {self._first_token(tag) for tag in tags}
         others = sorted(self._inner_token_ids - barred)
         return f"(ANY_TEXT <[{_ranges(others)}]>)* " if others else ""
 
     def _is_token(self, tag: str) -> bool:
-        """Whether a tag is, or begins with, a special token."""
+        """Returns whether a tag is, or begins with, a special token."""
         return isinstance(self._pieces(tag)[0], int)
 
     def _first_token(self, tag: str) -> int | None:
         return next((piece for piece in self._pieces(tag) if isinstance(piece, int)), None)
 
     def _pieces(self, tag: str) -> list[str | int]:
-        """Returns the special tokens in a tag and the texts around them."""
+        """Returns the special tokens in a tag, as ids, and the strings around them."""
         if tag in self._special_tokens:
             return [self._special_tokens[tag]]
         inside = [text for text in self._special_tokens if text and text in tag]
@@ -328,8 +327,8 @@ class _RuleWriter:
     def _separated(
         self, items: Sequence[tuple[Node, bool]], separator: str, more: Node | None
     ) -> str:
-        # `first`: the regular expression of the remaining items if none precedes them; `rest`: if
-        # one does.
+        # `first`: the expression of the remaining items if no item precedes them; `rest`: if one
+        # does.
         first, rest = '""', '""'
         if more is not None:
             item = self._name(more)
@@ -353,7 +352,7 @@ class _RuleWriter:
 
 
 def _joined(pieces: Sequence[str | int]) -> str:
-    """Returns a regular expression of consecutive texts and special tokens."""
+    """Returns a Lark expression of consecutive strings and special tokens."""
     return " ".join(
         f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece) for piece in pieces
     )
@@ -385,16 +384,16 @@ def _ranges(token_ids: Sequence[int]) -> str:
 
 _MIN_BYTES: Final = 64 * 2**10
 _BYTES_PER_CHARACTER: Final = 64
-"""The memory that a compiled grammar is estimated to hold, for each character of its source, before
-it is measured."""
+"""The estimated size of a compiled grammar, in bytes per character of its source, until it is
+measured."""
 
 _TRIAL_STEPS: Final = 8
 
 _MAX_PATTERNS: Final = 64
-"""The number of patterns of a refused schema that are tried one by one."""
+"""The maximum number of patterns of a refused schema that are tried one by one."""
 
 _DEAD_END: Final = "NoExtensionBias"
-"""llguidance's error where no token may follow."""
+"""llguidance's error if no token is allowed."""
 
 _LIMITS = LLParserLimits(
     initial_lexer_fuel=400_000,  # sufficient for a choice of 10,000 strings
@@ -402,14 +401,14 @@ _LIMITS = LLParserLimits(
     step_max_items=5_000,
     verbose_errors=False,
 )
-"""Limits of the cost of a grammar, when it is compiled and at each token. They allow about 20 ms
-for a very ambiguous grammar. A grammar that needs more fails."""
+"""Limits of a grammar's cost, at compilation and at each token: about 20 ms for a very ambiguous
+grammar. A grammar that needs more fails."""
 
 
 class GrammarCompiler:
     """Compiles grammars for one tokenizer. Thread-safe. Compile in a thread, because it may take
-    long; it releases the GIL. `start` then finds the result in the cache. llguidance may overflow
-    the stack or never return for a client's grammar: try such a grammar first
+    long; compiling releases the GIL. `start` then finds the result in the cache. llguidance may
+    overflow the stack or never return for a client's grammar: try such a grammar first
     (`parts.grammars.trials`)."""
 
     def __init__(
@@ -423,7 +422,7 @@ class GrammarCompiler:
         """Raises ValueError if `tokenizer_json` is invalid.
 
         Args:
-            tokenizer_json: the text of a Hugging Face tokenizer.json.
+            tokenizer_json: the content of a Hugging Face tokenizer.json.
             vocab_size: the model's vocabulary size; None = the tokenizer's.
         """
         eos = list(eos_token_ids) or None
@@ -439,7 +438,7 @@ class GrammarCompiler:
                 source, self._inner_tokens, self._compile_part
             ),
         }
-        # The special tokens that a text may contain: not the end tokens, which end it.
+        # The special tokens that may occur in generated text, without end tokens.
         self._inner_tokens = {
             text: token_id
             for text, token_id in self.special_tokens.items()
@@ -453,14 +452,14 @@ class GrammarCompiler:
         return size
 
     def cached(self, grammar: Grammar) -> CompiledGrammar | None:
-        """Returns the compiled grammar if it is cached."""
+        """Returns the compiled grammar; None = not cached."""
         return self._cache.get(grammar)
 
     def compile(self, grammar: Grammar, *, num_bytes: int | None = None) -> CompiledGrammar:
-        """Compiles the grammar unless it is cached. Raises UnfinishableGrammar if the grammar was
-        compiled, but no text can be completed; UnusableGrammar if the grammar is malformed, or
-        nothing can satisfy it. `num_bytes` is the size of the compiled grammar in bytes, if it was
-        measured."""
+        """Compiles the grammar unless it is cached. Raises UnfinishableGrammar if it can be
+        compiled but no text can be completed, and UnusableGrammar if it is malformed or
+        unsatisfiable. `num_bytes` is the measured size of the compiled grammar in bytes; None =
+        unknown."""
         found = self._cache.get(grammar)
         if found is not None:
             return found
@@ -496,8 +495,8 @@ class GrammarCompiler:
         return CompiledGrammar(matcher, max(_MIN_BYTES, num_bytes) + 4 * num_characters)
 
     def _place_of_fault(self, grammar: Grammar) -> str:
-        """Returns the path of the keyword of a JSON schema that llguidance refuses, and the reason.
-        llguidance does not report the path. "" = unknown."""
+        """Returns the path of the keyword in a JSON schema that llguidance refuses, and the reason;
+        "" = unknown. llguidance itself does not report the path."""
         if grammar.kind is not GrammarKind.JSON_SCHEMA:
             return ""
         with contextlib.suppress(ValueError, RecursionError):
@@ -518,8 +517,8 @@ class GrammarCompiler:
     def start(
         self, grammar: Grammar, num_prompt_tokens: int, time_budget: GrammarTimeBudget | None = None
     ) -> GrammarState:
-        """Returns a new sample's state, at the beginning of the grammar. Compiles the grammar first
-        if needed. `time_budget` is shared by all samples of the request; None = a new one."""
+        """Returns the state of a new sample, at the beginning of the grammar. Compiles the grammar
+        first if needed. `time_budget` is shared by all samples of the request; None = a new one."""
         compiled = grammar.compiled
         if not isinstance(compiled, CompiledGrammar):
             compiled = self.compile(grammar)
@@ -532,13 +531,13 @@ class GrammarCompiler:
         )
 
     def starter(self, grammar: Grammar, num_prompt_tokens: int) -> Callable[[], GrammarState]:
-        """Returns a function that makes the state of a further sample of one request; see `start`.
+        """Returns a function that creates the state of one more sample of a request; see `start`.
         All samples share one time budget."""
         return partial(self.start, grammar, num_prompt_tokens, GrammarTimeBudget())
 
     def _matcher(self, grammar: Grammar, source: str) -> LLMatcher:
         """Returns llguidance's matcher of a grammar. Raises UnusableGrammar if the grammar is
-        malformed, or no text can even begin to satisfy it. In a tree, such a grammar would make
+        malformed, or no text can match its beginning; within a tree, such a grammar would make
         llguidance loop endlessly."""
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=_LIMITS)
         if matcher.is_error():
@@ -569,7 +568,7 @@ class GrammarCompiler:
                 return
 
     def _possible(self, mask: NDArray[np.uint8]) -> Iterator[int]:
-        """Yields the allowed tokens that do not end the text, in ascending order."""
+        """Yields the allowed tokens that are not end tokens, in ascending order."""
         for position in np.flatnonzero(mask):
             for bit in range(8):
                 token_id = 8 * int(position) + bit
@@ -577,7 +576,7 @@ class GrammarCompiler:
                     yield token_id
 
     def _grammar(self, source: str) -> str:
-        """Returns the grammar of a source in Lark, GBNF or EBNF."""
+        """Returns llguidance's form of a source in Lark, GBNF or EBNF."""
         lark = usable_rules(lark_rules(source))
         unmatchable = unmatchable_rule(lark)
         if unmatchable is not None:
@@ -589,7 +588,7 @@ class GrammarCompiler:
         return str(LLMatcher.grammar_from_lark(lark))
 
     def _compile_part(self, kind: GrammarKind, source: str) -> str:
-        """Compiles a grammar within another one after testing it separately."""
+        """Compiles a grammar that is part of another one, after testing it separately."""
         found = self._to_llguidance[kind](source)
         self._matcher(Grammar(kind, source), found)
         return found

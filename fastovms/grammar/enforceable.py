@@ -1,5 +1,5 @@
-"""Rewrites JSON schemas with the keywords that grammars enforce, and lists the keywords that cannot
-be enforced.
+"""Rewrites JSON schemas with the keywords that grammars can enforce, and lists the keywords that
+cannot be enforced.
 
 A keyword without effect (`propertyNames: {"type": "string"}`) is dropped. A keyword that other
 keywords can express is replaced by them.
@@ -34,14 +34,13 @@ _DYNAMIC: Final = {"$dynamicRef": "$ref", "$recursiveRef": "$ref", "$dynamicAnch
 _TRIVIAL: Final[tuple[object, ...]] = (True, {})
 
 _MAX_EXPANSION: Final = 100_000
-"""The number of characters that may be added where a schema is written again for each of some
-names."""
+"""The maximum number of characters added by repeating a schema for several names."""
 
 _MAX_PATTERN_WORK: Final = 32
-"""The number of regular expressions with look-ahead that are rewritten in one schema."""
+"""The maximum number of regular expressions with look-ahead that are rewritten in one schema."""
 
 _MAX_NAMES: Final = 10_000
-"""The number of schemas that are checked for the names that `propertyNames` lists."""
+"""The maximum number of schemas that are checked for the names listed by `propertyNames`."""
 
 _MAX_DEPTH: Final = 8
 _MAX_LISTED: Final = 20
@@ -51,11 +50,11 @@ _TYPES: Final = ("null", "boolean", "integer", "number", "string", "array", "obj
 JSON_KINDS: Final = ("null", "boolean", "number", "string", "array", "object")
 
 _Path = tuple[Any, ...]
-"""The way to a part of a schema: `(outer path, key)`, or () at its root."""
+"""The path of a subschema: `(outer path, key)`, or () for the root."""
 
 
 class UnenforcedKeyword(NamedTuple):
-    """A keyword that no grammar enforces. `path` is the path of the keyword from the root, such as
+    """A keyword that no grammar enforces. `path` is its path from the root, such as
     `properties.tags.uniqueItems`."""
 
     path: str
@@ -76,9 +75,9 @@ class EnforceableSchema(NamedTuple):
     """A schema in keywords that grammars enforce.
 
     Attributes:
-        schema: the schema; the given one itself if nothing had to change.
-        unenforced: the keywords of the given schema that are missing in it; only the first ones if
-            there are very many.
+        schema: the schema; the given object itself if nothing had to change.
+        unenforced: the given schema's keywords that `schema` lacks; only the first ones if there
+            are very many.
     """
 
     schema: Any
@@ -89,7 +88,7 @@ def enforceable(schema: object) -> EnforceableSchema:
     """Returns the schema in keywords that grammars enforce, in time proportional to its size.
 
     Raises:
-        ValueError: the schema contradicts itself or is malformed; the text names the path.
+        ValueError: the schema contradicts itself or is malformed; the message has the path.
         RecursionError: the schema is nested too deeply.
     """
     rewriter = _Rewriter(schema)
@@ -98,8 +97,8 @@ def enforceable(schema: object) -> EnforceableSchema:
 
 
 def fault_of(schema: object) -> str:
-    """Returns the first keyword with a value that JSON Schema does not allow, by its path, and what
-    it must be; "" = there is none. Compilers say neither, and pass over some."""
+    """Returns the path of the first keyword with an invalid value, and what the value must be; "" =
+    all are valid. Grammar compilers report neither, and ignore some invalid values."""
     try:
         _Rewriter(schema, checks_forms=True).part(schema, ())
     except ValueError as fault:
@@ -108,7 +107,7 @@ def fault_of(schema: object) -> str:
 
 
 def patterns_of(schema: object, path: _Path = ()) -> Iterator[tuple[str, str]]:
-    """Yields the regular expressions of a schema, each after the path of its keyword."""
+    """Yields the path of each regular expression in a schema, and the expression."""
     if not isinstance(schema, Mapping):
         return
     if isinstance(schema.get("pattern"), str):
@@ -127,7 +126,7 @@ def patterns_of(schema: object, path: _Path = ()) -> Iterator[tuple[str, str]]:
 
 
 class _Rewriter:
-    """Rewrites a schema, inner parts first."""
+    """Rewrites a schema, inner subschemas first."""
 
     def __init__(self, root: object, *, checks_forms: bool = False) -> None:
         self._checks_forms = checks_forms
@@ -138,7 +137,7 @@ class _Rewriter:
         self._names_left = _MAX_NAMES
 
     def part(self, given: Any, path: _Path) -> Any:
-        """Returns a schema within the root, rewritten."""
+        """Returns the rewritten form of a subschema of the root."""
         if not isinstance(given, Mapping):
             return given
         _check_part(given, path, checks_forms=self._checks_forms)
@@ -167,7 +166,7 @@ class _Rewriter:
         return _unchanged_or(given, part)
 
     def _check_reference(self, part: Schema, path: _Path) -> None:
-        """Raises ValueError if the target of a `$ref` is not defined in the root schema."""
+        """Raises ValueError if the target of a `$ref` does not exist in the root schema."""
         reference = part.get("$ref")
         if not isinstance(reference, str):
             return
@@ -216,8 +215,8 @@ class _Rewriter:
         part["patternProperties"] = _unchanged_or(patterns, usable)
 
     def _patterns(self, pattern: str) -> list[str]:
-        """Returns usable regular expressions that together are equivalent to the pattern; empty if
-        there are none."""
+        """Returns supported regular expressions that together are equivalent to the pattern; empty
+        if there are none."""
         if "(?=" in pattern or "(?!" in pattern:
             self._patterns_left -= 1
             if self._patterns_left < 0:
@@ -235,11 +234,11 @@ class _Rewriter:
                 break
         return schema
 
-    # The rules, one per keyword. Each gets the part without the keyword and the keyword's value,
+    # The rules, one per keyword. Each gets the part without the keyword, and the keyword's value,
     # and changes the part. It returns False if the keyword cannot be enforced.
 
     def nullable(self, part: dict[str, Any], value: Any) -> bool:
-        """Rewrites a keyword of OpenAPI 3.0."""
+        """Rewrites the keyword `nullable` of OpenAPI 3.0."""
         kind = part.get("type")
         if value is True and isinstance(kind, str) and kind != "null":
             part["type"] = [kind, "null"]
@@ -283,7 +282,7 @@ class _Rewriter:
         return allows and all(_is_neutral(key, value[key]) for key in value)
 
     def _listed(self, schema: object, depth: int = 0) -> list[str] | None:
-        """Returns the names that a schema enumerates; None if it has no enumeration."""
+        """Returns the names that a schema enumerates; None = no enumeration."""
         schema = self.resolved(schema)
         self._names_left -= 1
         if not isinstance(schema, Mapping) or depth == _MAX_DEPTH or self._names_left < 0:
@@ -369,7 +368,7 @@ class _Rewriter:
         return True
 
     def drop(self, part: dict[str, Any], value: Any) -> bool:
-        """Drops a keyword that asks nothing by itself."""
+        """Drops a keyword that has no effect by itself."""
         return True
 
 
@@ -382,7 +381,7 @@ def _renamed(name: str) -> Callable[[_Rewriter, dict[str, Any], Any], bool]:
 
 
 def _rewrite_flags(part: dict[str, Any]) -> None:
-    """Rewrites the bounds of JSON Schema's draft 4 in which `exclusive...` are flags."""
+    """Rewrites the bounds of JSON Schema draft 4, in which `exclusive...` are booleans."""
     for bound, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if isinstance(part.get(exclusive), bool) and part.pop(exclusive) and bound in part:
             part[exclusive] = part.pop(bound)
@@ -406,7 +405,7 @@ _RULES: Final[Mapping[str, Callable[[_Rewriter, dict[str, Any], Any], bool]]] = 
     "dependencies": _Rewriter.dependencies,
     "propertyNames": _Rewriter.property_names,
 }
-"""The treatment of each keyword that llguidance does not know, in this order."""
+"""The rule for each keyword that llguidance does not support, in this order."""
 
 _NEUTRAL: Final[Mapping[str, tuple[Any, ...]]] = {
     "minLength": (0,),
@@ -419,8 +418,7 @@ def _is_neutral(key: str, value: object) -> bool:
 
 
 def _pattern_of_names(schema: Schema) -> str | None:
-    """Returns a regular expression of the names that a schema allows; None if no regular expression
-    can."""
+    """Returns a regular expression of the names that a schema allows; None = there is none."""
     asked = {
         key: value
         for key, value in schema.items()
@@ -440,7 +438,7 @@ def _pattern_of_names(schema: Schema) -> str | None:
 
 
 def _check_part(part: Schema, path: _Path, *, checks_forms: bool) -> None:
-    """Raises ValueError, which begins with the path, for an invalid keyword."""
+    """Raises ValueError for an invalid keyword; the message begins with the path."""
     try:
         if checks_forms:
             _check_forms(part)
@@ -453,8 +451,8 @@ def _check_part(part: Schema, path: _Path, *, checks_forms: bool) -> None:
 
 
 def _check_forms(part: Schema) -> None:
-    """Checks the forms of the values of keywords, except of those without effect for the part's
-    type."""
+    """Raises ValueError if the value of a keyword has the wrong form. Keywords without effect for
+    the schema's type are not checked."""
     kinds = part.get("type", [])
     for kind in kinds if isinstance(kinds, list) else [kinds]:
         if kind not in _TYPES:
@@ -503,7 +501,8 @@ _FORMS: Final[Sequence[tuple[Sequence[str], str, Callable[[Any], bool], Sequence
     (("number", "integer"), "a number",  # or a flag, in JSON Schema's draft 4
      lambda value: isinstance(value, int | float), ("exclusiveMinimum", "exclusiveMaximum")),
 )  # fmt: skip
-"""The forms of values: the types for which the keywords count, the form and its keywords."""
+"""The allowed forms of values: the types for which the keywords apply, the form, and the
+keywords."""
 
 
 def _text(value: object) -> str:
@@ -537,7 +536,7 @@ def _is_of(value: object, kinds: list[str], part: Schema) -> bool:
 
 
 def _excludes_kind(part: Schema, kind: str) -> bool:
-    """Returns whether the type of a part rules out values of a kind."""
+    """Returns whether the type of a schema excludes values of a kind."""
     kinds = part.get("type")
     return kinds is not None and kind not in (kinds if isinstance(kinds, list) else [kinds])
 
@@ -547,7 +546,7 @@ def _strings(value: object) -> list[str]:
 
 
 def _unchanged_or(given: Any, found: dict[str, Any]) -> Any:
-    """Returns the given object if the one found has the same members in the same order."""
+    """Returns `given` if `found` has the same members in the same order, otherwise `found`."""
     is_same = [*given] == [*found] and all(found[key] is value for key, value in given.items())
     return given if is_same else found
 

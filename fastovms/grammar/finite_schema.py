@@ -1,4 +1,5 @@
-"""Schemas with finitely many values, and numbers in schemas."""
+"""Checks and rewrites numbers in JSON schemas, and removes subschemas that no finite value
+satisfies."""
 
 from __future__ import annotations
 
@@ -12,12 +13,11 @@ from typing import Any, Final, TypeGuard
 from fastovms.json_types import json_type, resolve
 
 _MAX_EXACT: Final = 2**53 - 1
-"""The largest of the integers that all readers of JSON agree on (RFC 8259, 6). llguidance has 64
-bits of floating point for a constant: it would write another one for most that are larger, and its
-stack overflows for those next to -2**63."""
+"""The largest interoperable integer (RFC 8259, 6). llguidance reads constants as f64: it would
+write another number for most larger integers, and its stack overflows for those near -2**63."""
 
 MAX_BOUND: Final = 10**18
-"""The largest bound of which llguidance makes a regular expression."""
+"""The largest bound that llguidance supports."""
 
 _MIN_BOUND: Final = 1e-50
 """The smallest supported bound except 0, because digits are written out."""
@@ -30,7 +30,7 @@ _MAX_DIGITS: Final = 1000
 Python."""
 
 _MAX_COUNT: Final = 2**32 - 1
-"""The greatest number of repetitions of llguidance's regular expressions."""
+"""The maximum number of repetitions in llguidance's regular expressions."""
 
 _COUNTS: Final = (
     "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
@@ -41,8 +41,8 @@ _UPPER: Final = ("maximum", "exclusiveMaximum")
 
 
 def check_numbers(part: Schema) -> None:
-    """Raises ValueError for a number that is not allowed for its keyword, in a schema without its
-    subschemas. Values that are not numbers are refused by llguidance."""
+    """Raises ValueError for a number that is not allowed for its keyword. Subschemas are not
+    checked. Values that are not numbers are refused by llguidance."""
     for keyword in _COUNTS:
         _check_count(part, keyword)
     for keyword in (*_LOWER, *_UPPER):
@@ -52,17 +52,17 @@ def check_numbers(part: Schema) -> None:
 
 
 def within_bounds(schema: Schema) -> Schema:
-    """Returns the schema with each bound beyond `MAX_BOUND` replaced by `MAX_BOUND` itself, the
-    largest that llguidance supports. Larger numbers cannot be generated."""
+    """Returns the schema with each bound beyond `MAX_BOUND`, the largest that llguidance supports,
+    replaced by `MAX_BOUND`. Larger numbers cannot be generated."""
     lower = {key: -MAX_BOUND for key in _LOWER if (_number(schema, key) or 0) < -MAX_BOUND}
     upper = {key: MAX_BOUND for key in _UPPER if (_number(schema, key) or 0) > MAX_BOUND}
     return {**schema, **lower, **upper} if lower or upper else schema
 
 
 def with_integer_counts(schema: Schema) -> Schema:
-    """Returns the schema with integers such as 3 instead of 3.0 in keywords that count. A number
-    with a zero fractional part is an integer (JSON Schema 2020-12 Core, 4.2.2), which llguidance
-    does not accept as one."""
+    """Returns the schema with integers such as 3 instead of 3.0 in counting keywords such as
+    minItems. A number with a zero fractional part is an integer in JSON Schema (2020-12 Core,
+    4.2.2), but not for llguidance."""
     counts = {
         key: int(value)
         for key in _COUNTS
@@ -72,7 +72,7 @@ def with_integer_counts(schema: Schema) -> Schema:
 
 
 def integer_of(digits: str) -> int:
-    """Reads an integer of a schema. Raises ValueError if the integer has too many digits."""
+    """Parses an integer of a schema. Raises ValueError if it has too many digits."""
     num_digits = len(digits.removeprefix("-"))
     if num_digits > _MAX_DIGITS:
         raise ValueError(f"numbers must have at most {_MAX_DIGITS} digits, not {num_digits}")
@@ -159,29 +159,30 @@ ONE: Final = (
 )  # fmt: skip
 LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
 MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""The keywords whose values are a schema, a list of schemas, or schemas by name."""
+"""The keywords whose values are a schema, a list of schemas, or a mapping of schemas."""
 
 _MAX_VISITS: Final = 200_000
-"""The number of schemas that are examined, again for each reference: far beyond usual schemas."""
+"""The maximum number of subschemas that are examined, counted again for each reference: far beyond
+usual schemas."""
 
 _MAX_ITEMS: Final = 1000
 """The number of required `prefixItems` that are checked."""
 
 
 def without_endless_parts(root: object) -> object:
-    """Returns the same schema with `false` instead of parts that no finite value satisfies. A
-    malformed schema is returned unchanged, and llguidance refuses it. Raises ValueError if the
-    schema is too large to decide. Such parts lead back to themselves: `{"properties": {"a":
-    {"$ref": "#"}}, "required": ["a"]}`. llguidance accepts them and generates until nothing can
-    follow; with `false` it omits such an optional property, and refuses a schema of which nothing
-    is left."""
+    """Returns the schema with `false` instead of subschemas that no finite value satisfies: those
+    that require themselves, as `{"properties": {"a": {"$ref": "#"}}, "required": ["a"]}`.
+    llguidance accepts them, and generates until no token is allowed; with `false` it omits such an
+    optional property, or refuses the schema. A malformed schema is returned unchanged, and
+    llguidance refuses it. Raises ValueError if the schema is too large to decide."""
     if not isinstance(root, Mapping):
         return root
     return _Search(root).pruned()
 
 
 class _Search:
-    """Finds the possible JSON types of each part, by iteration from empty sets to a fixed point."""
+    """Finds the possible JSON types of each subschema, by iteration from empty sets to a fixed
+    point."""
 
     def __init__(self, root: Schema) -> None:
         self._root = root
@@ -204,8 +205,9 @@ class _Search:
                     self._enqueue(user)
 
     def pruned(self) -> object:
-        """Returns the schema without endless parts. A part that contradicts itself and makes the
-        whole schema unsatisfiable is kept, because llguidance's error for it is clearer."""
+        """Returns the schema without endless subschemas. A subschema that contradicts itself and
+        makes the whole schema unsatisfiable is kept, because llguidance's error for it is
+        clearer."""
         endless = {key for key in self._schemas if not self._types.get(key)}
         if id(self._root) in endless:
             self._is_hopeful = True
@@ -215,8 +217,8 @@ class _Search:
         return rewritten(self._root, lambda part: False if id(part) in endless else part)
 
     def _types_of(self, schema: object) -> Types:
-        """Returns the types of a part as known so far. The part that is being evaluated is
-        evaluated again when more types are found."""
+        """Returns the types of a subschema, as known so far. The subschema that is being evaluated
+        is evaluated again when more types are found."""
         if not isinstance(schema, Mapping):
             return _NONE if schema is False else _ALL
         if self._is_hopeful:
@@ -228,7 +230,7 @@ class _Search:
         return self._types.get(id(schema), _NONE)
 
     def _evaluate(self, given: Schema) -> Types:
-        """Returns the types that values satisfying a part can have."""
+        """Returns the types of the values that satisfy a subschema."""
         if given.keys() <= _REFERENCE and isinstance(given.get("$ref"), str):
             return self._types_of(self._resolve(given["$ref"]))
         conjuncts, references = self._conjuncts(given)
@@ -264,7 +266,7 @@ class _Search:
         return types
 
     def _conjuncts(self, given: Schema) -> tuple[list[Schema], list[object]]:
-        """Returns all schemas that must hold together, and the referenced parts among them."""
+        """Returns all schemas that must hold together, and the references among them."""
         found: dict[int, Schema] = {}
         parts: list[object] = []
         pending = [given]
@@ -302,8 +304,8 @@ class _Search:
     def _has_more_properties(
         self, conjuncts: list[Schema], names: Collection[str], least: int
     ) -> bool:
-        """Returns whether an object may have this number of properties in addition to the required
-        ones: the declared ones, or any number of others."""
+        """Returns whether an object may have at least `least` properties in addition to the
+        required ones: declared ones, or any number of others."""
         others: list[object] = []
         declared: dict[str, None] = {}
         for schema in conjuncts:
@@ -324,7 +326,7 @@ class _Search:
         )
 
     def _parts_for(self, schema: Schema, name: str) -> Iterator[object]:
-        """Returns the schemas that a property's value must satisfy."""
+        """Yields the schemas that a property's value must satisfy."""
         self._step()
         is_named = False
         properties = schema.get("properties")
@@ -334,7 +336,7 @@ class _Search:
         patterns = schema.get("patternProperties")
         fits = {p: _fits(p, name) for p in patterns} if isinstance(patterns, Mapping) else {}
         yield from (patterns[one] for one, does_fit in fits.items() if does_fit and patterns)
-        # llguidance knows whether the others fit.
+        # llguidance decides whether the others match.
         if not is_named and not any(does_fit is not False for does_fit in fits.values()):
             yield schema.get("additionalProperties", True)
 
@@ -344,7 +346,7 @@ class _Search:
         )
 
     def _items(self, schema: Schema, conjuncts: list[Schema]) -> Iterator[object]:
-        """Returns the schemas that the required items must satisfy."""
+        """Yields the schemas that the required items must satisfy."""
         counts = [s["minItems"] for s in conjuncts if isinstance(s.get("minItems"), int)]
         least = max(counts, default=0)
         items = schema.get("items", True)
@@ -359,7 +361,7 @@ class _Search:
             yield rest
 
     def _resolve(self, reference: str) -> object:
-        """Returns the target of a reference within the schema; true if it points elsewhere."""
+        """Returns the target of a reference within the schema; True = it points elsewhere."""
         try:
             return resolve(reference, self._root)
         except LookupError:
@@ -377,11 +379,12 @@ class _Search:
 
 
 _SIMPLE: Final = re.compile(r"\^?(?:[\w .-]|\\[dws.]|\[[\w -]*\])*[*+]?\$?", re.ASCII)
-"""Regular expressions that Python reads as JSON Schema does, in time proportional to the name."""
+"""Matches regular expressions that mean the same in Python as in JSON Schema, and take linear
+time."""
 
 
 def _fits(pattern: str, name: str) -> bool | None:
-    """Returns whether a name matches a regular expression; None = not decided here."""
+    """Returns whether a name matches a regular expression; None = not decidable here."""
     if _SIMPLE.fullmatch(pattern) is None:
         return None
     try:
@@ -425,7 +428,7 @@ def rewritten(value: Any, change: Callable[[Schema], object]) -> Any:
 
 
 def parts_of(root: Schema) -> Iterator[Schema]:
-    """Yields the schema and all schemas in it, outer ones first."""
+    """Yields the schema and all its subschemas, outer ones first."""
     pending: list[object] = [root]
     while pending:
         schema = pending.pop()

@@ -1,4 +1,4 @@
-"""Prepares JSON schemas for compilers of grammars."""
+"""Prepares JSON schemas for grammar compilers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ANYTHING = r"(.|\n|\r)*"
 
 
 def other_names(names: Iterable[str]) -> str:
-    """Returns a regular expression that matches every whole text except these."""
+    """Returns a regular expression that matches every string except these."""
     root: _Tree = {}
     for name in names:
         node = root
@@ -41,7 +41,7 @@ def other_names(names: Iterable[str]) -> str:
 
 
 def _others(node: _Tree) -> str:
-    """Returns a regular expression of the continuations that give a text outside the tree."""
+    """Returns a regular expression of the continuations that lead to a string outside the tree."""
     letters = [letter for letter in node if letter != _END]
     choices = [f"{re.escape(letter)}{_others(node[letter])}" for letter in letters]
     barred = "".join(map(re.escape, letters))
@@ -50,14 +50,14 @@ def _others(node: _Tree) -> str:
 
 
 Both = Callable[[Any, Any], Any]
-"""Returns the conjunction of two schemas, for an inner part."""
+"""A function that returns the conjunction of two subschemas."""
 
 _BOUNDS: Final[Mapping[str, Callable[..., Any]]] = {
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"), max),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"), min),
 }
 _APART: Final = {"pattern", "format", "multipleOf", "items", "prefixItems", "additionalItems"}
-"""Keywords that cannot be merged: if two schemas have one, the second stays in an `allOf`."""
+"""Keywords that cannot be merged: if both schemas have one, the second stays in an `allOf`."""
 
 _VALUE_KEYWORDS: Final = ("const", "enum")
 _NUMBERS: Final = {"number", "integer"}
@@ -65,9 +65,9 @@ _NUMBERS: Final = {"number", "integer"}
 
 def merged(first: Schema, second: Schema, both: Both) -> dict[str, Any] | None:
     """Returns the conjunction of two schemas without `$ref`, `anyOf` and `oneOf`; None if their
-    types or choices are disjoint. A part that one schema cannot express stays in an `allOf`.
-    Annotations are those of the first. Compilers differ in what they make of keywords next to
-    `anyOf`, `allOf` or `$ref`; XGrammar ignores them."""
+    types or choices are disjoint. Keywords that cannot be merged stay in an `allOf`. Annotations
+    are those of the first schema. Merging is needed because compilers treat keywords next to
+    `anyOf`, `allOf` or `$ref` differently; XGrammar ignores them."""
     if not _can_merge_objects(first, second):
         return {**first, "allOf": [*first.get("allOf", ()), second]}
     result = {**first, **_merged_objects(first, second, both)}
@@ -98,8 +98,8 @@ _OBJECT: Final = ("properties", "required", "additionalProperties", "patternProp
 
 
 def _can_merge_objects(first: Schema, second: Schema) -> bool:
-    """Returns whether the names that each of two objects restricts are known. They are not if
-    patterns are involved."""
+    """Returns whether the names that each of two object schemas restricts are known; they are not
+    if there are patterns."""
     for mine, other in ((first, second), (second, first)):
         if "patternProperties" in mine and other.keys() & {
             "properties", "patternProperties", "additionalProperties",
@@ -174,7 +174,7 @@ def _choices(schema: Schema) -> list[Any] | None:
 
 
 _OTHERS: Final = ("additionalProperties", "patternProperties", "unevaluatedProperties")
-"""The keywords about properties that are not declared."""
+"""The keywords about undeclared properties."""
 
 _SAYS_OF_ANY: Final = ("additionalProperties", "unevaluatedProperties")
 
@@ -195,32 +195,32 @@ _SCHEMAS: Final = {"additionalProperties", "items", "additionalItems"}
 _NAME: Final = re.compile(r"[\w.-]+", re.ASCII)
 _MAX_SHOWN: Final = 100
 _MAX_MERGES: Final = 2000
-"""The number of schemas that may be merged: far more than usual alternatives need."""
+"""The maximum number of schemas to merge: far more than usual alternatives need."""
 
 
 def closed_schema(root: Schema) -> object:
     """Returns the schema with all its objects closed, without keywords next to `anyOf`, `oneOf` or
-    `$ref`; false if nothing satisfies it. A malformed schema is unchanged; llguidance refuses it.
-    Raises ValueError if the target of a `$ref` is not defined, or the schema is too large to
-    merge."""
+    `$ref`; False if nothing satisfies it. A malformed schema is returned unchanged; llguidance
+    refuses it. Raises ValueError if the target of a `$ref` does not exist, or the schema is too
+    large to merge."""
     return _SchemaCloser(root).closed()
 
 
 def strict_schema(root: Schema) -> Schema:
     """Returns a schema whose objects have only the declared properties, if any are declared,
-    regardless of keywords about other properties."""
+    whatever the keywords about other properties."""
     return _each(root, _strict)
 
 
 def shut_schema(root: Schema) -> Schema:
     """Returns a schema whose objects have only properties that are declared or match a pattern,
-    unless they declare none or the schema has a keyword about others."""
+    unless they declare none or the schema has a keyword about other properties."""
     return _each(root, _shut)
 
 
 def open_schema(root: Schema) -> Schema:
     """Returns a schema whose objects may have any properties in addition to the declared ones,
-    unless the schema restricts the others."""
+    unless the schema restricts other properties."""
     return _each(root, _open)
 
 
@@ -257,14 +257,14 @@ def _declares(schema: Schema) -> bool:
 
 
 class _SchemaCloser:
-    """Closes a schema.
+    """Closes the objects of a schema.
 
-    Targets of references and merged schemas become definitions, each made once, even if recursive.
+    JSON Schema allows an object to have undeclared properties, which a model would invent. A closed
+    object has none, unless its schema has a keyword about them. Schemas that apply together are
+    merged first, because each alone would exclude the properties that the others declare.
 
-    JSON Schema allows an object to have properties that it does not declare, which a model then
-    makes up. A closed object has none, unless its schema has a keyword about others. Schemas that
-    apply together are merged first, because each by itself would exclude the properties that the
-    others declare.
+    Targets of references and merged schemas become definitions, each created once, even if
+    recursive.
     """
 
     def __init__(self, root: Schema) -> None:
@@ -288,7 +288,7 @@ class _SchemaCloser:
         return {**found, "$defs": definitions} if definitions else found
 
     def _value(self, schema: Any) -> Any:
-        """Returns the schema of a value with all its objects closed."""
+        """Returns a schema with all its objects closed."""
         if not isinstance(schema, Mapping):
             return schema
         applied = [key for key, kind in _APPLICATORS.items() if isinstance(schema.get(key), kind)]
@@ -360,7 +360,7 @@ class _SchemaCloser:
         return pair
 
     def _plain(self, schema: Schema) -> Schema:
-        """Closes a schema without parts to merge."""
+        """Closes a schema that has nothing to merge."""
         found = {key: value for key, value in schema.items() if key not in _DEFINITIONS}
         if "unevaluatedProperties" in found:
             found = {"additionalProperties": found.pop("unevaluatedProperties"), **found}
@@ -369,7 +369,7 @@ class _SchemaCloser:
         return self._with_values(found)
 
     def _with_values(self, schema: Schema) -> dict[str, Any]:
-        """Closes the subschemas for values, but not the schema's own object."""
+        """Closes the schemas of properties and items, but not the object itself."""
         found: dict[str, Any] = {}
         for key, value in schema.items():
             if key in _MAPS and isinstance(value, Mapping):
@@ -417,8 +417,8 @@ class _SchemaCloser:
 
 
 def _closed_object(schema: dict[str, Any]) -> dict[str, Any]:
-    """Closes a schema with declared properties. Without a type it gets the type object; without a
-    keyword about other properties it allows none. Other properties, if allowed, get a pattern that
+    """Closes a schema with declared properties. Without a type, the type becomes object; without a
+    keyword about other properties, none are allowed. Otherwise other properties get a pattern that
     excludes the declared names, because compilers would allow these again, for example with
     escapes."""
     if schema.keys().isdisjoint(("type", "enum", "const")):
@@ -441,8 +441,7 @@ def _closed_object(schema: dict[str, Any]) -> dict[str, Any]:
 
 _MAY_DECLARE_PROPERTIES: Final = re.compile(r'"(?:unevaluatedP|p)roperties"|\\u')
 _NEEDS_A_SEARCH: Final = re.compile(r'"(?:\$ref|format|exclusiveM\w+)"|\\u')
-"""Matches the JSON text of schemas that may have parts that no value satisfies. Names may be
-written with escapes."""
+"""Matches JSON schemas that may have subschemas that no value satisfies, or names with escapes."""
 
 _MAX_REFERENCES: Final = 50
 _TOO_DEEP: Final = "it is nested too deeply"
@@ -451,11 +450,11 @@ _EMBEDDED: Final = re.compile(rf"{OPAQUE}|(?P<json>%json\s*)(?=\{{)")
 
 
 def usable_schema(source: str, *, name: str = "it") -> str:
-    """Returns the schema with its objects closed (`closed_schema`), without parts that no finite
-    value satisfies, without unsupported formats (annotations by JSON Schema 2020-12, 7.2.3), and
-    with bounds that llguidance supports. Raises ValueError if the schema is not JSON, has an
+    """Returns the schema with its objects closed (`closed_schema`), without subschemas that no
+    finite value satisfies, without unsupported formats (annotations by JSON Schema 2020-12, 7.2.3),
+    and with bounds that llguidance supports. Raises ValueError if the schema is not JSON, has an
     invalid number, is unsatisfiable, or is too large to decide. `name` is the schema's name in the
-    error if nothing satisfies it."""
+    error about unsatisfiable schemas."""
     try:
         schema = json.loads(source, parse_int=integer_of)
         usable = _usable(schema, source)
@@ -502,8 +501,8 @@ def enforceable_schema(schema: object) -> EnforceableSchema:
 
 
 def normal_schema(schema: object) -> object:
-    """Returns the schema for every compiler: closed, without keywords next to `anyOf`, `oneOf` and
-    `$ref`, otherwise like `usable_schema`. Raises as `usable_schema` does."""
+    """Returns the schema in a form for every compiler: closed, without keywords next to `anyOf`,
+    `oneOf` and `$ref`, otherwise like `usable_schema`, also in the errors that it raises."""
     try:
         schema = _enforced(schema)
         return _finite(closed_schema(schema) if isinstance(schema, dict) else schema, '"$ref"')
@@ -539,7 +538,7 @@ def _finite(schema: object, source: str) -> object:
 
 
 def _check_references(root: Schema) -> None:
-    """Checks chains of references, which llguidance follows by recursion."""
+    """Raises ValueError for a long chain of references, which llguidance follows recursively."""
     for part in parts_of(root):
         num_followed = 0
         target: object = part

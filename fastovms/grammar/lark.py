@@ -1,4 +1,4 @@
-"""Grammars in Lark's notation."""
+"""Reads and writes grammars in Lark's syntax."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 from fastovms.grammar_tree import ANY_TEXT
 
 MAX_LENGTH: Final = 20_000
-"""The maximum number of characters of a regular expression: rules that are used often occur in it
-often."""
+"""The maximum number of characters of a regular expression, in which each use of a rule is a
+copy."""
 
 _MAX_DEPTH: Final = 100
 
@@ -39,7 +39,7 @@ _COMMON: Final[Mapping[str, str]] = {
     "LF": r"\n",
     "NEWLINE": r"(?:\r?\n)+",
 }
-"""The terminals of Lark's `common` as regular expressions."""
+"""The terminals of Lark's module `common` as regular expressions."""
 
 _STATEMENT: Final = re.compile(
     r"^(?:%(?P<directive>\w+)|[?!]*(?P<name>[A-Za-z_]\w*)(?:\.-?\d+)?[ \t]*:)", re.MULTILINE
@@ -81,9 +81,9 @@ class _Grammar:
 
 def lark_regex(source: str) -> str:
     """Returns a regular expression, in the syntax of Rust's `regex` and without anchors, of the
-    texts that the rule `start` matches. Raises NotRegular if a regular expression was not found, or
-    has more than `MAX_LENGTH` characters; ValueError if the grammar is malformed. Text within a
-    JSON string can follow a regular expression, but not a grammar. The syntax is Lark's
+    strings that the rule `start` matches; unlike a grammar, it can be applied within a JSON string.
+    Raises NotRegular if no regular expression was found, or it has more than `MAX_LENGTH`
+    characters, and ValueError if the grammar is malformed. The syntax is Lark's
     (https://lark-parser.readthedocs.io/en/stable/grammar.html), as far as llguidance supports
     it."""
     grammar = _read(source)
@@ -141,7 +141,7 @@ def _tokens(body: str, *, must_be_blank: bool = False) -> list[_Token]:
 
 
 class _Writer:
-    """Writes the regular expressions of rules, each once."""
+    """Converts rules to regular expressions, each rule once."""
 
     def __init__(self, grammar: _Grammar) -> None:
         self._grammar = grammar
@@ -174,7 +174,7 @@ class _Writer:
         return self._written[name]
 
     def _alternatives(self, tokens: Iterator[_Token], end: str, *, in_rule: bool) -> str:
-        """Reads up to the mark that ends a group; "" = to the end of the tokens."""
+        """Reads tokens up to `end`, which closes a group; "" = up to the last token."""
         parts: list[str] = []
         last = ""
         length = 0
@@ -221,7 +221,7 @@ class _Writer:
 
 
 def _is_rule(name: str) -> bool:
-    """Returns whether a name is that of a rule; names of terminals are in capitals."""
+    """Returns whether a name is a rule's; terminals have upper-case names."""
     return name.strip("_")[:1].islower()
 
 
@@ -267,8 +267,8 @@ def _range(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Returns the regular expression of a text without characters that would need different escapes
-    in different syntaxes."""
+    """Returns a regular expression that matches this string, without characters that different
+    dialects escape differently."""
     return _SPECIAL.sub(lambda found: _CONTROLS.get(found[0]) or f"\\{found[0]}", text)
 
 
@@ -291,20 +291,22 @@ _RULE_TOKEN: Final = re.compile(
 )
 _STRING: Final = re.compile(r'"(?:\\.|[^"\\])*"|[{}]')
 _MAX_VISITS: Final = 2_000_000
-"""The number of tokens that are read, again for each reference: far beyond usual grammars."""
+"""The maximum number of tokens that are read, counted again for each reference: far beyond usual
+grammars."""
 
 _MAX_RULE_DEPTH: Final = 250
-"""The maximum number of rules between one and another that it leads to. llguidance follows them by
-recursion, and overflows a stack of 2 MB at 600."""
+"""The maximum length of a chain of rules. llguidance follows it recursively, and overflows a stack
+of 2 MB at 600."""
 
 Token = tuple[str, str]
 
 
 def unmatchable_rule(lark: str) -> str | None:
-    """Returns the first rule that matches nothing, or None. A text that is not Lark is refused by
-    llguidance. Raises ValueError if the grammar is too large to decide, or its rules are nested too
-    deeply. llguidance accepts such rules, and may then follow forced text before one for ever, with
-    the GIL held: `start: /a+/ b` with `b: b` would stop the whole server."""
+    """Returns the first rule that matches nothing; None = all rules match something. llguidance
+    accepts such rules, and may then follow forced text before one forever, holding the GIL: `start:
+    /a+/ b` with `b: b` would stop the whole server. Invalid Lark is ignored here, because
+    llguidance refuses it. Raises ValueError if the grammar is too large to decide, or its rules are
+    nested too deeply."""
     bodies = _bodies(lark)
     if _depth(bodies) > _MAX_RULE_DEPTH:
         raise ValueError(f"a chain of rules is longer than {_MAX_RULE_DEPTH}")
@@ -330,8 +332,8 @@ def unmatchable_rule(lark: str) -> str | None:
 
 
 def _depth(bodies: dict[str, list[Token]]) -> int:
-    """Returns the depth of the depth-first search over references that llguidance makes, which
-    visits each rule once."""
+    """Returns the depth of llguidance's depth-first search over references, which visits each rule
+    once."""
     deepest = 0
     seen: set[str] = set()
     for root in bodies:
@@ -349,7 +351,7 @@ def _depth(bodies: dict[str, list[Token]]) -> int:
 
 
 def _matches(tokens: list[Token], rules: dict[str, list[Token]], matchable: set[str]) -> bool:
-    """Returns whether some text matches, given the rules known to be matchable."""
+    """Returns whether the tokens match any string, given the rules known to match one."""
     outer: list[tuple[bool, bool]] = []
     any_before, all_before, last = False, True, True
     for kind, text in tokens:
@@ -412,21 +414,21 @@ def _after_braces(body: str, position: int) -> int:
 _ANY_TEXT = f"/{ANY_TEXT.pattern}/"
 
 OPAQUE = r""""(?:\\.|[^"\\\n])*"|(?://|\#)[^\n]*|/(?:\\.|[^/\\\n])+/"""
-"""A pattern of the texts, comments and regular expressions of rules, within which nothing else is
-looked for."""
+"""Matches string literals, comments and regular expressions in rules, whose content is not
+searched."""
 
 
 class LarkPart(NamedTuple):
-    """A piece of a rule. `is_terminal` says whether it may be part of a terminal; adjacent such
-    pieces are joined to one terminal."""
+    """An expression within a rule. `is_terminal` is whether it may be part of a terminal; adjacent
+    expressions of this kind are joined to one terminal."""
 
     expression: str
     is_terminal: bool
 
 
 class LarkWriter:
-    """Builds Lark rules. A rule cannot name a special token by its text, because text never spells
-    one. So each text is cut where it names one.
+    """Builds Lark rules. A rule must refer to special tokens by id, because plain text never forms
+    one; strings are therefore split where they contain a special token's text.
 
     Args:
         special_tokens: ids by text.
@@ -439,8 +441,8 @@ class LarkWriter:
         self._lines: list[str] = []
 
     def source(self, start: str) -> str:
-        """Returns the grammar: all rules and terminals so far, and the rule `start` with this
-        body."""
+        """Returns the grammar: the rule `start` with this body, and all rules and terminals so
+        far."""
         return "\n".join([*self._lines, f"start: {start}"])
 
     def rule(self, expression: str) -> str:
@@ -458,11 +460,11 @@ class LarkWriter:
         return name
 
     def literal(self, text: str) -> list[LarkPart]:
-        """Returns the parts of a literal text; special tokens in it become token references."""
+        """Returns the parts for a fixed string; special tokens in it become token references."""
         return list(map(as_part, self.pieces(text)))
 
     def pieces(self, text: str) -> list[str | int]:
-        """Returns texts and ids of special tokens, in the order of `text`."""
+        """Splits a string into strings and ids of special tokens, in order."""
         found: list[str | int] = []
         position = 0
         for match in self._special.finditer(text):
@@ -471,23 +473,22 @@ class LarkWriter:
         return [piece for piece in [*found, text[position:]] if piece != ""]
 
     def special_token_at_start(self, text: str) -> str:
-        """Returns the special token that a text begins with; empty if there is none."""
+        """Returns the special token with which a string begins; "" = none."""
         match = self._special.match(text)
         return match[0] if match else ""
 
     def special_tokens_with(self, text: str) -> list[int]:
-        """Returns the ids of the special tokens whose text contains this text."""
+        """Returns the ids of the special tokens whose text contains this string."""
         return [id_ for its_text, id_ in self._special_tokens.items() if text in its_text]
 
     def other_special_tokens(self, token_ids: Iterable[int]) -> str:
-        """Returns a regular expression of one special token other than these; empty if there is
-        none."""
+        """Returns a Lark expression of one special token other than these; "" = there is none."""
         barred = set(token_ids)
         others = sorted(id_ for id_ in self._special_tokens.values() if id_ not in barred)
         return f"<[{','.join(map(str, others))}]>" if others else ""
 
     def join(self, parts: Sequence[LarkPart]) -> str:
-        """Returns a regular expression of a rule that has these pieces one after another."""
+        """Returns a Lark expression of these parts in sequence."""
         expressions = []
         for is_terminal, run in groupby(parts, key=lambda part: part.is_terminal):
             joined = " ".join(part.expression for part in run)
@@ -495,14 +496,14 @@ class LarkWriter:
         return " ".join(expressions) or '""'
 
     def either(self, choices: Sequence[Sequence[LarkPart]]) -> LarkPart:
-        """Returns a choice between sequences of pieces."""
+        """Returns a choice between sequences of parts."""
         if all(part.is_terminal for choice in choices for part in choice):
             joined = [" ".join(part.expression for part in choice) or '""' for choice in choices]
             return LarkPart(f"({' | '.join(joined)})", True)
         return LarkPart(f"({' | '.join(map(self.join, choices))})", False)
 
     def repeat(self, parts: Sequence[LarkPart], times: str) -> LarkPart:
-        """Returns a regular expression that repeats another. `times` is an operator, as `?` or
+        """Returns a Lark expression that repeats parts. `times` is an operator such as `?` or
         `{2,3}`."""
         if all(part.is_terminal for part in parts):
             joined = " ".join(part.expression for part in parts) or '""'
@@ -516,13 +517,12 @@ class LarkWriter:
 
 
 class FreeText:
-    """Builds regular expressions of free text, including special tokens, up to the first of some
-    stop texts.
+    """Builds Lark expressions of free text, including special tokens, up to the first stop string.
 
     Args:
-        stops: the stop texts, not empty. If stops have a common beginning and one continues with a
-            special token, it is recognized only there.
-        excludes: further texts that must not occur.
+        stops: the stop strings, not empty. If stops have a common prefix and one continues with a
+            special token, that one is recognized only there.
+        excludes: further strings that must not occur.
     """
 
     def __init__(
@@ -543,11 +543,11 @@ class FreeText:
         self._gap = f"({self._text} {others})* " if others else ""
 
     def to_end(self) -> str:
-        """Returns a regular expression of text without any of the stops."""
+        """Returns a Lark expression of text without any of the stops."""
         return self._gap + self._text
 
     def until(self, stop: str) -> str:
-        """Returns a regular expression of text up to and including one of the stops."""
+        """Returns a Lark expression of text up to and including a stop."""
         return self._gap + self._until(self._writer.pieces(stop))
 
     def _until(self, pieces: list[str | int]) -> str:
@@ -567,12 +567,12 @@ class FreeText:
 
 
 def quoted(text: str) -> str:
-    """Returns a text as a literal in Lark's syntax."""
+    """Returns a string as a literal in Lark's syntax."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def as_part(piece: str | int) -> LarkPart:
-    """Returns the piece of a text or of a special token's id."""
+    """Returns the part for a string, or for a special token's id."""
     return (
         LarkPart(f"<[{piece}]>", False) if isinstance(piece, int) else LarkPart(quoted(piece), True)
     )

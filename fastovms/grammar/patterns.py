@@ -1,4 +1,4 @@
-"""Regular expressions of JSON schemas, and formats of strings."""
+"""Regular expressions in JSON schemas, and string formats."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ FORMATS: Final[Mapping[str, str]] = {
 
 
 Ranges = list[tuple[int, int]]
-"""Code points from the first to the last of each pair, ascending."""
+"""Ranges of code points, (first, last) inclusive, ascending."""
 
 _LAST: Final = 0x10FFFF
 _SURROGATES: Final = (0xD800, 0xDFFF)
@@ -93,7 +93,7 @@ _CATEGORIES: Final = {"DIGIT": _DIGITS, "WORD": _WORD, "SPACE": _SPACE}
 
 
 def ranges_of(members: Sequence[Any]) -> Ranges:
-    """Returns the characters of a class given its members as parsed by `re`."""
+    """Returns the characters of a class, given its members as parsed by `re`."""
     found: Ranges = []
     for kind, value in members:
         match str(kind):
@@ -110,7 +110,7 @@ def ranges_of(members: Sequence[Any]) -> Ranges:
 
 
 def merged(ranges: Ranges) -> Ranges:
-    """Returns the same characters as ascending ranges with gaps between them."""
+    """Returns the same characters as ascending, disjoint ranges with gaps between them."""
     found: Ranges = []
     for low, high in sorted(ranges):
         if found and low <= found[-1][1] + 1:
@@ -147,7 +147,7 @@ def common(first: Ranges, second: Ranges) -> Ranges:
 _PART: Final = re.compile(
     r"\\[pP]\{\w+\}|\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|\(\?(?:<?[=!]|P?<\w+>|P=|[>#(])|.", re.DOTALL
 )
-"""A piece of a regular expression: an escape, a class, the beginning of a special group, a
+"""Matches a token of a regular expression: an escape, a class, the beginning of a special group, a
 character."""
 
 _COUNT: Final = re.compile(r"\{(\d*)(,?)(\d*)\}")
@@ -161,17 +161,17 @@ _MAX_LENGTH: Final = 2_000
 _MAX_STATES: Final = 64
 _MAX_STEPS: Final = 20_000
 _MAX_COPIES: Final = 200
-"""Limits of regular expressions with look-ahead: the length of a regular expression before and
-after, the states of its automaton, the parts that are examined to find them, and the copies that a
-count makes."""
+"""Limits for regular expressions with look-ahead: their length before and after the conversion, the
+states of the automaton, the number of steps of the conversion, and the copies for a repetition
+count."""
 
 
 def usable_patterns(pattern: str) -> list[str] | None:
-    """Returns regular expressions that llguidance supports and that together match the same texts;
-    None if there are none, or if they are too large to find. Generators of schemas write the
-    dialects of JavaScript and Python, which have look-ahead; llguidance has none. A regular
-    expression with look-ahead becomes an automaton, and the automaton a regular expression without
-    it."""
+    """Returns regular expressions that llguidance supports and that together match the same
+    strings; None = there are none, or they are too large. Schema generators use the dialects of
+    JavaScript and Python, which have look-ahead; llguidance does not. A regular expression with
+    look-ahead is converted to an automaton, and the automaton to a regular expression without
+    look-ahead."""
     pieces = _pieces(pattern)
     if pieces is None:
         return None
@@ -188,8 +188,8 @@ def usable_patterns(pattern: str) -> list[str] | None:
 
 
 def _pieces(pattern: str) -> list[str] | None:
-    """Returns the pieces of a regular expression in llguidance's syntax, including look-aheads;
-    None if it has other unsupported syntax."""
+    """Returns the tokens of a regular expression in llguidance's syntax, including look-aheads;
+    None = it has other unsupported syntax."""
     pieces: list[str] = []
     position = 0
     while position < len(pattern):
@@ -218,13 +218,13 @@ _QUANTIFIER: Final = re.compile(r"[*+?]|\{\d")
 _ANYTHING: Final = r"[\s\S]*"
 
 _Items = list[Any]
-"""The items of one alternative: a piece, or `(opening, alternatives)` for a group."""
+"""The items of one alternative: a token, or `(opening, alternatives)` for a group."""
 
 
 def _with_outer_anchors(pieces: Sequence[str]) -> str | None:
-    """Returns an equivalent regular expression with anchors at its two ends alone, where formats
-    without quotes read them; None if the regular expression has them there or nowhere, or within or
-    after a part that must match before."""
+    """Returns an equivalent regular expression with anchors only at its two ends, as formats
+    without quotes need it; None if the anchors are already there, or there are none, or one is in
+    the middle."""
     if "^" not in pieces and "$" not in pieces:
         return None
     try:
@@ -240,7 +240,8 @@ def _with_outer_anchors(pieces: Sequence[str]) -> str | None:
 
 
 def _alternatives(pieces: Sequence[str], start: int) -> tuple[list[_Items], int]:
-    """Returns the alternatives from `start` to the end of their group, and its position."""
+    """Returns the alternatives from `start` to the end of their group, and the position of that
+    end."""
     found: list[_Items] = [[]]
     while start < len(pieces) and pieces[start] != ")":
         piece = pieces[start]
@@ -262,7 +263,7 @@ def _alternatives(pieces: Sequence[str], start: int) -> tuple[list[_Items], int]
 
 
 def _open(items: _Items, anchor: str, side: int) -> _Items:
-    """Returns the items without an anchor at one side, or with any text there if they had none."""
+    """Removes the anchor at one side of the items; without an anchor, adds "any text" there."""
     at = items[side] if items else None
     second = items[1] if side == 0 and len(items) > 1 else None
     is_quantified = isinstance(second, str) and _QUANTIFIER.match(second) is not None
@@ -291,7 +292,7 @@ def _written(alternatives: Sequence[_Items]) -> str:
 
 
 def _conjuncts(pieces: Sequence[str]) -> list[str] | None:
-    """Returns the regular expressions that `^(?=a)(?=b)c` is made of; None for look-ahead
+    """Returns the regular expressions combined in `^(?=a)(?=b)c`; None = there is look-ahead
     elsewhere."""
     found: list[str] = []
     if pieces[0] != "^":
@@ -309,15 +310,15 @@ def _conjuncts(pieces: Sequence[str]) -> list[str] | None:
 
 
 def _from_begin(pieces: Sequence[str]) -> str:
-    """Returns a regular expression that matches from the beginning of a text, with an anchor at its
-    end if the pieces have one."""
+    """Returns a regular expression that matches from the beginning of a string, and to its end if
+    the tokens end with an anchor."""
     if pieces and pieces[-1] == "$" and "|" not in pieces:
         return f"^(?:{''.join(pieces[:-1])})$"
     return f"^(?:{''.join(pieces)})"
 
 
 def _class(text: str) -> str:
-    """Returns a class of characters in which nothing is an operation on sets."""
+    """Returns a character class with set operators escaped."""
 
     def escaped(match: re.Match[str]) -> str:
         if match[0] == r"\b":
@@ -328,14 +329,14 @@ def _class(text: str) -> str:
 
 
 class _AutomatonTooLarge(Exception):
-    """The automaton of the regular expression would be too large, or the regular expression is not
+    """The automaton of a regular expression would be too large, or the expression is not
     supported."""
 
 
 _Language = tuple[Any, ...]
-"""A set of texts: `("none",)`, `("empty",)` for the empty text, `("set", ids)` for one character,
-or of others `("join", first, then)`, `("any", members)`, `("all", members)`, `("not", other)` and
-`("star", other)`."""
+"""A set of strings, as an expression: `("none",)`, `("empty",)` for the empty string, `("set",
+ids)` for one character of these classes, and the combinations `("join", first, then)`, `("any",
+members)`, `("all", members)`, `("not", other)` and `("star", other)`."""
 
 _NONE: Final[_Language] = ("none",)
 _EMPTY: Final[_Language] = ("empty",)
@@ -375,7 +376,7 @@ def _star(language: _Language) -> _Language:
 
 
 def _without_look_ahead(pattern: str) -> str:
-    """Returns an equivalent regular expression without look-ahead. Raises _AutomatonTooLarge, or
+    """Returns an equivalent regular expression without look-ahead. Raises _AutomatonTooLarge, and
     errors of the parser."""
     parsed = _parser.parse(pattern)
     if parsed.state.flags & ~re.UNICODE:
@@ -386,8 +387,8 @@ def _without_look_ahead(pattern: str) -> str:
 
 
 class _Reader:
-    """Parses a regular expression to a language of whole texts. `characters` are the classes of
-    characters that the regular expression does not distinguish."""
+    """Converts a regular expression to a language of whole strings. `characters` are the classes of
+    characters that the expression does not distinguish."""
 
     def __init__(self, items: list[Any]) -> None:
         self._sets: list[Ranges] = []
@@ -468,7 +469,7 @@ class _Reader:
 
 
 def _characters(name: str, value: Any) -> Ranges | None:
-    """Returns the characters that one item matches; None if it does not match just one."""
+    """Returns the characters that an item matches; None = the item is not a single character."""
     match name:
         case "LITERAL":
             return [(value, value)]
@@ -483,7 +484,7 @@ def _characters(name: str, value: Any) -> Ranges | None:
 
 
 def _inner(name: str, value: Any) -> list[Any]:
-    """Returns the regular expressions within an item."""
+    """Returns the expressions nested in an item."""
     match name:
         case "BRANCH":
             return list(value[1])
@@ -506,7 +507,7 @@ def _looks_around(items: Iterable[Any]) -> bool:
 
 
 def _classes(sets: Iterable[Ranges]) -> list[Ranges]:
-    """Returns the coarsest classes of characters of which each set is a union."""
+    """Returns the coarsest partition of characters of which each set is a union."""
     classes: list[Ranges] = [ALL]
     for ranges in sets:
         halves = [common(known, side) for known in classes for side in (ranges, without(ranges))]
@@ -520,7 +521,7 @@ class _Automaton:
     """The automaton of a language; state 0 is the start.
 
     Attributes:
-        is_end: whether a text may end, by state.
+        is_end: whether each state is accepting.
         edges: the character classes of each transition, by pair of states.
     """
 
@@ -566,7 +567,8 @@ class _Automaton:
                 return False
 
     def _after(self, language: _Language, character: int) -> _Language:
-        """Returns the rests of the texts in the language that begin with this character."""
+        """Returns the derivative of a language: the rests of its strings that begin with this
+        character."""
         self._step()
         match language:
             case ("set", ids):
@@ -587,8 +589,8 @@ class _Automaton:
 
 
 def _expression(automaton: _Automaton, characters: Sequence[Ranges]) -> str:
-    """Returns a regular expression of the texts of an automaton, by eliminating its states, those
-    with the fewest paths through them first."""
+    """Returns the regular expression of an automaton, by eliminating its states, those with the
+    fewest paths through them first."""
     start, end = -1, -2
     ways = {
         pair: _of_characters([one for i in sorted(ids) for one in characters[i]])
@@ -626,7 +628,7 @@ def _either(first: str, second: str) -> str:
 
 
 def _of_characters(ranges: Ranges) -> str:
-    """Returns a regular expression of one of these characters."""
+    """Returns a regular expression that matches one of these characters."""
     shown = [
         _escaped(low) if low == high else f"{_escaped(low)}-{_escaped(high)}"
         for low, high in merged(ranges)

@@ -1,4 +1,4 @@
-"""The state of a grammar along a text, and the cache of compiled grammars."""
+"""The state of a grammar during generation, and the cache of compiled grammars."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WRONG_REGEX: Final = "error: "
 
 
 class UnusableGrammar(SchemaRefused):
-    """A grammar that is malformed or impossible. `is_certain` says whether a second trial would
+    """A grammar that is malformed or unsatisfiable. `is_certain` is whether a second trial would
     give the same result."""
 
     def __init__(self, grammar: Grammar, reason: str, *, is_certain: bool = True) -> None:
@@ -33,13 +33,13 @@ class UnusableGrammar(SchemaRefused):
 
 
 class UnfinishableGrammar(UnusableGrammar):
-    """A grammar that can be compiled but whose texts cannot be completed, at least with the tokens
-    so far."""
+    """A grammar that can be compiled but that no text can complete, at least with the tokens so
+    far."""
 
 
 def first_line(error: str) -> str:
-    """Returns the first line of a message, without the parser's state and the grammar that follow.
-    For a regular expression, returns the error below its picture."""
+    """Returns the first line of llguidance's error message, without the parser's state and the
+    grammar that follow. For a regular expression, returns the error below the marked position."""
     lines = error.strip().splitlines() or ["unknown error"]
     found = [line for line in lines if line.startswith(_WRONG_REGEX)]
     if not found or not lines[0].endswith(_REGEX_DRAWN):
@@ -49,10 +49,10 @@ def first_line(error: str) -> str:
 
 
 FREE_SECONDS: Final = 0.002
-"""Seconds that a token may take without being counted: most take a twentieth of that."""
+"""Seconds per token that are not counted: most tokens take a twentieth of that."""
 
 MAX_SECONDS: Final = 5.0
-"""Seconds beyond what is free that all tokens of all samples of a request may take."""
+"""The counted seconds that all tokens of all samples of a request may take."""
 
 
 class GrammarTimeBudget:
@@ -76,8 +76,8 @@ class GrammarTimeBudget:
 
 
 MAX_FORCED_TOKENS: Final = 8192
-"""The maximum number of tokens that may follow without a choice: each step looks at all of them, 1
-to 3 ms here."""
+"""The maximum number of consecutive forced tokens: each step computes all of them, in 1 to 3 ms at
+this number."""
 
 TOO_MANY_FORCED: Final = f"more than {MAX_FORCED_TOKENS} tokens would follow without a choice"
 _TOO_SLOW: Final = "it takes too long"
@@ -85,7 +85,7 @@ _RULED_OUT: Final = "other fields of the request rule out every token that may f
 
 
 class GrammarState:
-    """The position of one sample in its grammar; a `LogitsProcessor`."""
+    """The state of one sample in its grammar; a `LogitsProcessor`."""
 
     def __init__(
         self,
@@ -131,13 +131,14 @@ class GrammarState:
         logits[bits.size :] = -np.inf
 
     def give_up(self) -> None:
-        """Records that other settings of the request exclude every token that the grammar now
+        """Records that other settings of the request exclude every token that the grammar
         allows."""
         if not self._matcher.is_accepting():
             self._error = _RULED_OUT
 
     def forced_tokens(self, token_ids: array[int]) -> list[int]:
-        """Returns the tokens that must follow `token_ids`, where the grammar leaves no choice."""
+        """Returns the tokens that must follow `token_ids`, as long as the grammar leaves no
+        choice."""
         if self._error or self._time_budget.is_used_up:
             return []
         with self._time_budget:
@@ -178,22 +179,22 @@ class GrammarState:
 
 
 class GrammarScout:
-    """Checks guessed tokens against a sample's grammar, on a copy of its matcher."""
+    """Checks draft tokens against a sample's grammar, on a copy of its matcher."""
 
     def __init__(self, matcher: LLMatcher, time_budget: GrammarTimeBudget) -> None:
         self._matcher = matcher
         self._time_budget = time_budget
 
     def follow(self, token_ids: list[int]) -> int:
-        """Advances with tokens up to the first that the grammar does not allow. Returns the number
-        of accepted tokens."""
+        """Advances over tokens, up to the first one that the grammar does not allow. Returns the
+        number of accepted tokens."""
         if self._time_budget.is_used_up:
             return 0
         with self._time_budget:
             return int(self._matcher.try_consume_tokens(token_ids))
 
     def forced_tokens(self) -> list[int]:
-        """Returns the tokens that must follow, if only one continuation is possible."""
+        """Returns the tokens that must follow, as long as only one continuation is possible."""
         if self._time_budget.is_used_up or self._matcher.is_stopped():
             return []
         with self._time_budget:
@@ -202,12 +203,12 @@ class GrammarScout:
 
 
 MAX_CACHED_BYTES: Final = 64 * 2**20
-"""The maximum number of bytes that compiled grammars may hold: one of a usual schema holds 0.2 MB,
-one of a hostile one up to 48 MB."""
+"""The maximum memory of compiled grammars in bytes: a usual schema takes 0.2 MB, a hostile one up
+to 48 MB."""
 
 _BYTES_PER_TOKEN: Final = 2048
-"""The bytes by which a grammar grows for each token that follows it: the states of its lexer are
-kept. This is the maximum; mostly nothing is added."""
+"""The maximum bytes by which a grammar grows per token, because lexer states are kept; mostly
+nothing is added."""
 
 
 @dataclass(slots=True, eq=False)
@@ -217,7 +218,7 @@ class CompiledGrammar:
     Attributes:
         matcher: must be copied before use. Copies share its lexer, which grows with use.
         num_bytes: its initial size in bytes, including its source.
-        num_followed: the number of tokens read by its copies.
+        num_followed: the number of tokens processed by its copies.
     """
 
     matcher: LLMatcher
@@ -231,9 +232,9 @@ class CompiledGrammar:
 
 
 class GrammarCache:
-    """A cache of the most recently used grammars. Thread-safe. `max_bytes` is the maximum size of
-    all grammars together. A grammar that has grown to half of it is dropped and compiled again at
-    the next request."""
+    """A cache of the most recently used grammars. Thread-safe. `max_bytes` limits the size of all
+    grammars together. A grammar that has grown to half of it is dropped, and compiled again at the
+    next request."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -256,7 +257,7 @@ class GrammarCache:
             return entry
 
     def put(self, grammar: Grammar, compiled: CompiledGrammar) -> None:
-        """Stores a compiled grammar; the least recently used ones are dropped for it."""
+        """Stores a compiled grammar, evicting the least recently used ones if needed."""
         with self._lock:
             self._entries[grammar] = compiled
             self._entries.move_to_end(grammar)
@@ -268,7 +269,7 @@ class GrammarCache:
         return len(self._entries)
 
     def check(self) -> None:
-        """Asserts that the limits and counts are correct."""
+        """Asserts that the limits and counts are consistent."""
         with self._lock:
             assert self._sizes.keys() == self._entries.keys()
             assert self._total == sum(self._sizes.values())

@@ -1,4 +1,4 @@
-"""Structural tags and GBNF as grammars."""
+"""Converts structural tags and GBNF to grammars."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WORDS: Final = {
 
 
 def text_of(value: Value, path: str, name: str) -> str:
-    """Returns a required string that is not empty. Raises ValueError as `member` does."""
+    """Returns a required non-empty string. Raises ValueError like `member`."""
     text: str = member(value, path, name, str)
     if not text:
         raise ValueError(f"{path}.{name} must not be empty")
@@ -45,7 +45,7 @@ def text_of(value: Value, path: str, name: str) -> str:
 
 
 def list_of(value: Value, path: str, name: str) -> list[Any]:
-    """Returns a required list that is not empty. Raises ValueError as `member` does."""
+    """Returns a required non-empty list. Raises ValueError like `member`."""
     found: list[Any] = member(value, path, name, list)
     if not found:
         raise ValueError(f"{path}.{name} must not be empty")
@@ -53,8 +53,8 @@ def list_of(value: Value, path: str, name: str) -> list[Any]:
 
 
 def texts_of(value: Value, path: str, name: str, default: Sequence[str] | None = None) -> list[str]:
-    """Returns a list of strings that are not empty, without duplicates; `default` if the member is
-    missing. Raises ValueError as `member` does."""
+    """Returns a list of non-empty strings, without duplicates; `default` if the member is missing.
+    Raises ValueError like `member`."""
     if default is not None and value.get(name) is None:
         return list(default)
     found = member(value, path, name, list)
@@ -64,7 +64,7 @@ def texts_of(value: Value, path: str, name: str, default: Sequence[str] | None =
 
 
 def flag_of(value: Value, path: str, name: str) -> bool:
-    """Returns a boolean; False if the member is missing. Raises ValueError as `member` does."""
+    """Returns a boolean; False if the member is missing. Raises ValueError like `member`."""
     flag: bool = member({name: False, **value}, path, name, bool)
     return flag
 
@@ -86,7 +86,7 @@ def xml_arguments(
 ) -> list[LarkPart]:
     """Returns the parts of a Lark grammar: an element `<parameter=NAME>` for each property, in
     order. Strings are written literally, other values as JSON. Undeclared properties are not
-    allowed. Raises ValueError if the schema has other keywords, or is malformed. `json_value`
+    allowed. Raises ValueError if the schema has unsupported keywords or is malformed. `json_value`
     returns the part for a value of a schema."""
     more = schema.keys() - _OBJECT
     if more:
@@ -117,7 +117,7 @@ def _value(
     definitions: Schema,
     json_value: Callable[[Schema], LarkPart],
 ) -> list[LarkPart]:
-    """Returns a regular expression of a value, with the end of the element."""
+    """Returns the parts for a value, including the end of the element."""
     if not isinstance(schema, Mapping):
         raise ValueError("must have an object as the schema of each property")
     if schema.get("type") != "string":
@@ -142,22 +142,22 @@ MAX_REPEATS: Final = 1000
 
 Ends = Sequence[str]
 CompilePart = Callable[[GrammarKind, str], str]
-"""Returns, as llguidance's JSON, a grammar that is part of the text and compiled by itself. Raises
-ValueError or InvalidField: it is malformed or nothing satisfies it."""
+"""Compiles a grammar that is part of another one, to llguidance's JSON. Raises ValueError or
+InvalidField if it is malformed or unsatisfiable."""
 
 
 def structural_tag(
     source: str, special_tokens: Mapping[str, int], compile_part: CompilePart
 ) -> str:
-    """Returns, in llguidance's JSON form, the grammar of a format.
+    """Returns the grammar of a structural tag's format, in llguidance's JSON.
 
     The formats are those of https://xgrammar.mlc.ai/docs/structural_tag/structural_tag.html, except
-    for those that count or name tokens. Text without an end of its own (`any_text`,
-    `triggered_tags`) continues to the end of the tag that it is in, to what follows it in a
-    sequence, or to the end of all text.
+    those that count or name tokens. Text without an end of its own (`any_text`, `triggered_tags`)
+    continues to the end of the enclosing tag, to the next element of a sequence, or to the end of
+    the whole text.
 
     Args:
-        source: JSON text of the format.
+        source: the format, as JSON.
         special_tokens: ids by text.
 
     Raises:
@@ -168,8 +168,8 @@ def structural_tag(
 
 
 class _TagWriter:
-    """Builds the grammar of a structural tag. The method named after a format returns its parts,
-    followed by one of `ends`, if any."""
+    """Builds the grammar of a structural tag. The method named after a format returns the parts of
+    that format, followed by one of `ends`, if any."""
 
     def __init__(self, special_tokens: Mapping[str, int], compile_part: CompilePart) -> None:
         self._lark = LarkWriter(special_tokens)
@@ -360,7 +360,7 @@ class _TagWriter:
         return self._closed(parts, ends)
 
     def _cut_tag(self, value: object, path: str) -> tuple[str, LarkPart]:
-        """Returns a tag's begin, and a rule of the rest. `type` is optional where only tags are
+        """Returns a tag's `begin`, and a rule for the rest. `type` is optional if only tags are
         allowed."""
         if not isinstance(value, Mapping) or value.get("type", "tag") != "tag":
             raise ValueError(f"{path} must be a tag")
@@ -426,7 +426,7 @@ FORMAT_TYPES: Final = tuple(_FORMATS)
 
 
 def _is_free(value: Any) -> bool:
-    """Returns whether the format has no end of its own."""
+    """Returns whether a format has no end of its own."""
     match value:
         case {"type": "any_text"}:
             return True
@@ -465,7 +465,7 @@ def lark_rules(source: str) -> str:
 
 
 def _character(match: re.Match[str]) -> str:
-    """Returns the character of a Unicode escape. llguidance's converter writes escapes that Lark
+    """Returns the character of a Unicode escape: llguidance's converter writes escapes that Lark
     does not support."""
     digits = match[1] or match[2]
     if digits is None:

@@ -439,7 +439,7 @@ class RequestParser:
         headers = Headers(
             [(name.decode(), value.decode("latin-1").rstrip(" \t")) for name, value in self._fields]
         )
-        self._fields.clear()  # from here on it collects trailers, whose size is limited but which are ignored
+        self._fields.clear()  # from here on it collects trailers, which are ignored
         path, query = split_target(self._url.decode("latin-1"), method)
         request = Request(method, path, query, headers, http_version=version)
         request.wants_websocket, self._asks_websocket = self._asks_websocket, False

@@ -1,6 +1,5 @@
-"""The HTTP API: turns clients' JSON into backend requests, and generated tokens into answers.
+"""The HTTP API: converts clients' JSON to backend requests, and generated tokens to answers.
 
-`routes` adds all endpoints to a router; `chat` is the one to read first.
-The API knows a model by `fastovms.backend.GenerationBackend`, and nothing of the engine or of
-sockets.
+`app.routes` adds all endpoints to a router; `chat` is the endpoint to read first. The API uses a
+model only through `fastovms.backend.GenerationBackend`, and knows neither the engine nor sockets.
 """

@@ -1,4 +1,4 @@
-"""Endpoints for operators and monitors: health, status, lists of models, servables of OVMS."""
+"""Endpoints for operators and monitoring: health, status, lists of models, OVMS's servables."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class WorkItem(NamedTuple):
     """A request, a background response or a batch that has not ended.
 
     Attributes:
-        tenant: the digest of the key that started it; "" = none was needed.
+        tenant: the digest of the API key that started it; "" = no key was needed.
         detail: the path of a request, the model of a response, the endpoint of a batch.
         created_at: Unix time; None = recorded by another server.
         cancel: stops the work.
-        progress: how many steps of a request for images are complete, and how many there are; None
-            = other work, or no step yet.
+        progress: (completed steps, all steps) of an image request; None = other work, or no step
+            yet.
     """
 
     kind: Literal["request", "response", "batch"]
@@ -80,7 +80,7 @@ WorkSource = Callable[[], Awaitable[Sequence[WorkItem]]]
 
 
 class RunningPart(ABC):
-    """A part of the server with work that goes on between requests.
+    """A part of the server with work that continues between requests.
 
     Attributes:
         num_running: the number of background responses.
@@ -94,21 +94,22 @@ class RunningPart(ABC):
 
     @abstractmethod
     def set_tenants(self, tenants: Collection[str]) -> int:
-        """Ends or pauses the work of all tenants except these. Returns how much that is."""
+        """Cancels or pauses the work of all tenants except these. Returns the number of affected
+        items."""
 
     @abstractmethod
     async def drain(self, seconds: float) -> None:
-        """Lets the work end within this many seconds."""
+        """Waits for the work to end, for at most this many seconds."""
 
     @property
     @abstractmethod
     def ends(self) -> Sequence[tuple[str, Callable[[], Awaitable[object]]]]:
-        """The steps that stop all work, with their names for the log. The next process resumes the
-        work."""
+        """The functions that stop all work, and their names for the log. The next process resumes
+        the work."""
 
 
 class WorkRoutes:
-    """The handlers of `/v1/work`. Both take `kind` and `key` in the query to narrow the list."""
+    """The handlers of `/v1/work`. The query parameters `kind` and `key` filter the list."""
 
     def __init__(self, sources: Sequence[WorkSource]) -> None:
         self._sources = sources
@@ -146,7 +147,7 @@ class WorkRoutes:
 
 
 class WorkProgress(AnswerSchema, kw_only=True):
-    """The steps of a request for images."""
+    """The progress of an image request, in steps."""
 
     done: int
     total: int
@@ -155,7 +156,7 @@ class WorkProgress(AnswerSchema, kw_only=True):
 class Work(AnswerSchema, kw_only=True):
     """A request, a background response or a batch that is running. `key` is the beginning of the
     SHA-256 digest of its API key; empty without a key. `detail` is its path, model or endpoint.
-    Requests for images have `progress`."""
+    Only image requests have `progress`."""
 
     object: Literal["work"] = "work"
     kind: Literal["request", "response", "batch"]
@@ -203,11 +204,11 @@ class _Outline(msgspec.Struct, frozen=True):
 
 
 class StartWait:
-    """Handles all requests that arrive before the routes of the models are known. A client that
-    wants an event stream gets comments while it waits.
+    """The handler of all requests that arrive before the models' routes are added. A client that
+    wants an event stream gets SSE comments while it waits.
 
     Args:
-        timeout: seconds for which a request may wait.
+        timeout: the maximum seconds for which a request waits.
     """
 
     def __init__(
@@ -240,8 +241,8 @@ class StartWait:
         return await answer if isawaitable(answer) else answer
 
     async def _wait(self, request: Request) -> None:
-        """Returns once the models are loaded, or loading has failed. Raises BackendUnavailable if
-        loading takes too long; Overloaded if too many requests wait."""
+        """Waits until the models are loaded, or loading has failed. Raises BackendUnavailable if
+        loading takes too long, and Overloaded if too many requests wait."""
         places, client = self._places, request.sender
         if not places.take(client):
             raise Overloaded(f"{places.used} requests wait for the model, which is the limit")
@@ -284,7 +285,7 @@ class ServerMetadata(AnswerSchema, kw_only=True):
 
 
 class HealthRoutes:
-    """Answers load balancers, orchestrators and monitoring."""
+    """The handlers for load balancers, orchestrators and monitoring."""
 
     def __init__(self, status: ServerStatus, registry: CollectorRegistry, version: str) -> None:
         self._status = status
@@ -314,8 +315,8 @@ class HealthRoutes:
         return self._server
 
     def metrics(self, request: Request) -> Response:
-        """Returns all Prometheus series, or only those listed in `name[]`, like Prometheus' client
-        for Python."""
+        """Returns all Prometheus series, or only those named by `name[]`, as Prometheus' Python
+        client does."""
         try:
             query = parse_qs(request.query, max_num_fields=_MAX_NAMES)
         except ValueError:
@@ -341,11 +342,11 @@ _ALWAYS_ANSWERED: Final = frozenset({*HEALTH_PATHS, "/metrics", "/version", "/v2
 
 
 class ServerPhase(Enum):
-    """The phases of the server's life.
+    """The phases of the server's lifecycle.
 
-    LOADING: the models are not loaded yet. LEAVING: requests are still served, but balancers are
-    asked to send no more. CLOSING: the shutdown time is over; running requests end with an error
-    and new ones are refused.
+    LOADING: the models are not loaded yet. LEAVING: requests are still served, but load balancers
+    are asked to send no more. CLOSING: the shutdown time is over; running requests end with an
+    error and new ones are refused.
     """
 
     LOADING = "the model is loading"
@@ -359,11 +360,11 @@ _LOADING, _SERVING, _LEAVING = ServerPhase.LOADING, ServerPhase.SERVING, ServerP
 
 
 class ServerStatus:
-    """The server's state: answers health checks and decides whether to admit requests.
+    """The server's state, for health checks and for admitting requests.
 
     Args:
-        may_wait: returns whether a request is admitted while the models are loaded at start, since
-            its handler waits for them.
+        may_wait: returns whether a request is admitted while the models are loaded at startup,
+            because its handler waits for them.
 
     Attributes:
         models: None until they are loaded.
@@ -400,21 +401,21 @@ class ServerStatus:
 
     @property
     def failure(self) -> str | None:
-        """The reason why a model's backend can no longer generate, or None."""
+        """The reason why a model's backend has failed; None = no backend has failed."""
         failure = None if self.models is None else self.models.failure
         return None if failure is None else f"the engine has failed: {failure}"
 
     @property
     def unhealthy(self) -> str | None:
-        """Returns the reason why a new request on an open connection would fail, or None. A server
-        in the phase LEAVING is healthy."""
+        """Returns the reason why a new request on an open connection would fail; None = it would
+        not. A server in the phase LEAVING is healthy."""
         return self.failure or (
             ServerPhase.LOADING.value if self.phase is ServerPhase.LOADING else None
         )
 
     @property
     def unready(self) -> str | None:
-        """Returns the reason why balancers should send requests to another server, or None."""
+        """Returns the reason why load balancers should use another server; None = ready."""
         return self.failure or (None if self.phase is ServerPhase.SERVING else self.phase.value)
 
     def refusal(self, request: Request) -> Response | None:
@@ -428,7 +429,7 @@ class ServerStatus:
         return error_response(error, dialect_of(request.path), request.id)
 
     def check(self) -> None:
-        """Raises BackendUnavailable where nothing can be served now."""
+        """Raises BackendUnavailable if no request can be served now."""
         if self._refusal is not None:
             raise BackendUnavailable(self._refusal)
 
@@ -448,7 +449,7 @@ class ModelPlace(AnswerSchema):
 
 
 class ModelCard(AnswerSchema, kw_only=True):
-    """Describes a model; below `/v1` with vLLM's members and its capabilities: `completion`,
+    """Describes a model; below `/v1` with vLLM's fields and the model's capabilities: `completion`,
     `chat`, `tools`, `thinking`, `vision`."""
 
     id: str
@@ -473,7 +474,7 @@ class ModelList(AnswerSchema, kw_only=True):
 
 
 class ModelRoutes:
-    """The handlers for loading, unloading and listing models in one dialect."""
+    """The handlers for listing, loading and unloading models in one dialect."""
 
     def __init__(self, models: ServedModels, dialect: Dialect) -> None:
         self._models = models
@@ -502,8 +503,8 @@ class ModelRoutes:
         return json_response(_card(model, dialect))
 
     async def load(self, request: Request, dialect: Dialect) -> Response:
-        """Loads a model, and answers when it is in memory. Raises BackendError if the model cannot
-        be loaded now; ModelNotFound if the model is unknown."""
+        """Loads a model, and answers once it is in memory. Raises BackendError if the model cannot
+        be loaded now, and ModelNotFound if it is unknown."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         model = self._models.find(request.path_params["id"], dialect, is_exact=True)
@@ -512,9 +513,9 @@ class ModelRoutes:
         return json_response(_card(model, dialect))
 
     async def unload(self, request: Request, dialect: Dialect) -> Response:
-        """Unloads a model when the requests on it have ended, and answers when its memory is freed.
-        Raises BackendUnavailable if running requests do not end in time; ModelNotFound if the model
-        is unknown."""
+        """Unloads a model once its requests have ended, and answers when its memory is freed.
+        Raises BackendUnavailable if running requests do not end in time, and ModelNotFound if the
+        model is unknown."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         model = self._models.find(request.path_params["id"], dialect, is_exact=True)
@@ -529,7 +530,7 @@ class ModelRoutes:
 
 
 def operator_refusal(request: Request) -> Response | None:
-    """Returns the 403 for a client that is not an operator."""
+    """Returns a 403 response if the client is not an operator; None = it is."""
     if request.caller.is_admin:
         return None
     if request.caller.tenant:
@@ -578,7 +579,7 @@ _OUTPUT_SHARE: Final = 4
 
 
 def client_cards(model: KnownModel) -> list[dict[str, object]]:
-    """Returns the model's entries, one per name, in the list that Codex and Ollama's clients
+    """Returns the model's entries, one per name, for the list that Codex and Ollama's clients
     read."""
     modified_at = datetime.fromtimestamp(model.created, UTC).isoformat(timespec="seconds")
     of_ollama = {"modified_at": modified_at, "size": model.file_size}
@@ -646,11 +647,11 @@ _VERSION: Final = "1"
 
 
 class ReloadOutcome(NamedTuple):
-    """The outcome of reading the list of models again.
+    """The result of reading the list of models again.
 
     Attributes:
         has_changed: whether a model was added, changed or removed.
-        faults: the errors in models of the list, one sentence each.
+        faults: the error messages about models in the list, one sentence each.
     """
 
     has_changed: bool
@@ -709,7 +710,7 @@ ServerConfigStatus = dict[str, ModelStatus]
 
 
 class ServableRoutes:
-    """The handlers of KServe's and OVMS's requests about models. Errors are in OVMS's format."""
+    """The handlers of KServe's and OVMS's endpoints for models. Errors are in OVMS's format."""
 
     def __init__(self, models: ServedModels, reload: Reload | None = None) -> None:
         """`reload` reads the list of models again; None = the server has no list."""
@@ -727,8 +728,9 @@ class ServableRoutes:
         )
 
     def ready(self, request: Request) -> Response:
-        """Answers 200 with an empty body if requests for the model are answered; 404 for an unknown
-        model, 503 for a model that has failed or is not loaded by its next request."""
+        """Answers 200 with an empty body if the model can answer requests, 404 for an unknown
+        model, and 503 for a model that has failed, or is not loaded and would not be loaded by a
+        request."""
         model = self._find(request)
         if model is None:
             return _unknown(request)
@@ -753,7 +755,7 @@ class ServableRoutes:
     async def reload(self, request: Request) -> Response:
         """Reads the list of models again, and answers when the new models are loaded: 201 with the
         status of every model, 200 if nothing has changed, 412 if the list or a model has an error.
-        Models without an error are served either way. Only operators may reload."""
+        Models without an error are served in any case. Only operators may reload."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         if self._reload is None:
@@ -773,8 +775,8 @@ class ServableRoutes:
         }
 
     def _is_ready(self, model: KnownModel) -> bool:
-        """Returns whether a model is in memory, or is loaded by its next request. Programs that
-        wait until it is ready send no request before."""
+        """Returns whether a model is in memory or will be loaded by its next request. Programs wait
+        for readiness before they send a request."""
         holder = self._models.holder
         loads_on_demand = holder is not None and holder.loads_on_demand
         is_away = loads_on_demand and model.state is not ModelState.FAILED

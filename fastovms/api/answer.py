@@ -1,4 +1,4 @@
-"""Writes answers: whole as JSON, or as a stream of server-sent events."""
+"""Writes answers: as one JSON body, or as a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def collect(run: Run, num_samples: int) -> list[list[SampleDelta]]:
 def format_cost(
     deltas: Sequence[Sequence[SampleDelta]], report: TokenReport, model: ModelInfo
 ) -> int:
-    """Returns the number of token details to format, as the cost of the work for `offload`."""
+    """Returns the number of token details to format: the cost of the work, for `offload`."""
     num_tokens = sum(len(delta.tokens) for parts in deltas for delta in parts)
     if report.num_logprobs is not None:
         num_tokens *= num_values(report.num_logprobs, model)
@@ -52,12 +52,12 @@ def format_cost(
 
 
 class ShownPieces(NamedTuple):
-    """Selects the pieces of an answer that the client gets.
+    """Selects the pieces of an answer that the client receives.
 
     Attributes:
-        hides_reasoning: whether pieces of reasoning are left out.
+        hides_reasoning: whether reasoning is left out.
         hides_content: whether content is left out. If tool calls are required, content can only be
-            broken calls.
+            malformed calls.
         one_call: whether calls after the first are left out.
     """
 
@@ -66,7 +66,7 @@ class ShownPieces(NamedTuple):
     one_call: bool = False
 
     def shows(self, piece: Piece) -> bool:
-        """Returns whether the client gets a piece."""
+        """Returns whether the client receives a piece."""
         match piece:
             case Content():
                 return not self.hides_content
@@ -78,14 +78,14 @@ class ShownPieces(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AnswerWriter:
-    """The functions with which an endpoint encodes the answer to one request.
+    """The functions by which an endpoint encodes the answer to one request.
 
     Attributes:
         whole: encodes the whole answer, given the merged deltas of each sample.
-        frames: makes the encoder of the stream's events.
-        prompt_cost: number of prompt details that a whole answer formats.
-        handshake: whether a stream sends the first delta even when it has no text.
-        content_type: the type of a stream.
+        frames: creates the encoder of the stream's events.
+        prompt_cost: the number of prompt details in a whole answer.
+        handshake: whether a stream sends the first delta even if it has no text.
+        content_type: the media type of a stream.
         stream_headers: further header fields of a stream.
     """
 
@@ -104,8 +104,8 @@ async def write_answer(
     writer: AnswerWriter,
     run: Run | None = None,
 ) -> Response | None:
-    """Runs a generation and answers the request, as a stream (returns None) or as one body. A large
-    body is encoded in a thread. Raises Exception if errors of `run`; once a stream has begun, it
+    """Runs a generation and answers the request: as a stream (returns None) or as one body, which
+    is encoded in a thread if it is large. Raises the errors of `run`; once a stream has begun, it
     ends with an error event instead. `run` runs the generation; None = `generation.run`."""
     run = run or generation.run
     headers = warning_headers(given.warnings, request)
@@ -152,7 +152,7 @@ it."""
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """The members that are the same in every part of one answer."""
+    """The fields that are the same in every part of one answer."""
 
     id: str
     created: int
@@ -161,7 +161,7 @@ class Envelope:
     dialect: Dialect
 
     def members(self, kind: str) -> dict[str, Any]:
-        """Returns the members before `choices`; `kind` is the value of `object`."""
+        """Returns the fields before `choices`; `kind` is the value of `object`."""
         members: dict[str, Any] = {"object": kind, "created": self.created, "model": self.model}
         if not self.dialect.has_ids:
             return members
@@ -169,7 +169,7 @@ class Envelope:
 
 
 class AnswerPart(AnswerSchema, kw_only=True):
-    """The members of an `Envelope` in an answer or a frame."""
+    """The fields of an `Envelope` in an answer or a frame."""
 
     id: str | UnsetType = UNSET
     object: str
@@ -184,8 +184,8 @@ FinishWord = Literal[
 
 
 def has_called(are_whole: Sequence[bool]) -> bool:
-    """Returns whether an answer calls tools; `are_whole` says whether each call is complete. A call
-    that a stop string has cut must not be run by agents, and a stream cannot retract it."""
+    """Returns whether an answer calls tools; `are_whole` is whether each call is complete. Agents
+    must not run a call that a stop string has cut, which a stream cannot retract."""
     return bool(are_whole) and all(are_whole)
 
 
@@ -196,7 +196,7 @@ def finish_word(
 
     Args:
         are_whole: see `has_called`.
-        called: the word for a sample that calls tools.
+        called: the reason for a sample that calls tools.
     """
     if reason is FinishReason.STOP and has_called(are_whole):
         return called
@@ -204,19 +204,19 @@ def finish_word(
 
 
 class CachedTokens(AnswerSchema, kw_only=True):
-    """Counts a prompt's tokens."""
+    """How many of the prompt's tokens were cached."""
 
     cached_tokens: int
 
 
 class ReasoningTokens(AnswerSchema, kw_only=True):
-    """Counts an answer's tokens."""
+    """How many of the answer's tokens are reasoning."""
 
     reasoning_tokens: int
 
 
 class TokenUsage(AnswerSchema, kw_only=True):
-    """Counts the tokens of a request."""
+    """The token counts of a request."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -226,9 +226,9 @@ class TokenUsage(AnswerSchema, kw_only=True):
 
 
 class RequestMetrics(AnswerSchema, kw_only=True):
-    """The duration of an answer, in vLLM's format, with `--enable-per-request-metrics` or if a
-    response's `include` asks for it. `accepted_draft_tokens` counts the tokens of the answer that
-    were speculated."""
+    """The durations of an answer, in vLLM's format; present with `--enable-per-request-metrics`, or
+    if a response's `include` asks for them. `accepted_draft_tokens` is the number of the answer's
+    tokens that were drafted."""
 
     time_to_first_token_ms: float
     generation_time_ms: float
@@ -239,7 +239,7 @@ class RequestMetrics(AnswerSchema, kw_only=True):
 
 
 def usage_body(usage: Usage) -> TokenUsage:
-    """Returns the `usage` member of an answer."""
+    """Returns the `usage` object of an answer."""
     reasoning = usage.reasoning_tokens
     return TokenUsage(
         prompt_tokens=usage.prompt_tokens,
@@ -253,7 +253,7 @@ def usage_body(usage: Usage) -> TokenUsage:
 
 
 def closing_members(usage: Usage) -> dict[str, Any]:
-    """Returns the members that report a request's cost, after the last token."""
+    """Returns the fields about a request's cost, which follow the last token."""
     return {"usage": usage_body(usage), **metrics_member(usage.timings)}
 
 
@@ -291,7 +291,7 @@ class StreamUsage:
         self.is_continuous = options.include_usage and options.continuous_usage_stats
 
     def member(self, choice: int | None) -> bytes:
-        """Returns the `usage` of a frame, with a comma before it: null if only the last frame
+        """Returns the `usage` field of a frame, with a comma before it: null if only the last frame
         reports usage, empty if no frame does. `choice` is the index of the frame's choice; None =
         the frame is shared by several choices."""
         if not self._is_included:
@@ -301,8 +301,8 @@ class StreamUsage:
         return b',"usage":' + msgspec.json.encode(usage_body(self._generation.usage_of(choice)))
 
     def last_frame(self, head: bytes) -> bytes:
-        """Returns the last frame, with the usage of all choices, optionally the duration, and no
-        choices; empty if the client did not ask for it. `head` is the frame's JSON up to the
+        """Returns the last frame, with the usage of all choices, the durations if requested, and no
+        choices; empty if the client did not ask for usage. `head` is the frame's JSON up to the
         opening bracket of its choices."""
         if not self._is_included:
             return b""
@@ -328,7 +328,7 @@ class Frames(DeltaFrames, Protocol):
     """Encodes all events of one stream."""
 
     def end(self) -> bytes:
-        """Returns the frames after the last delta: usage, end marker."""
+        """Returns the frames after the last delta: usage and end marker."""
 
     def failure(self, error: Exception) -> bytes:
         """Returns the last event of a stream that fails."""
@@ -339,7 +339,7 @@ class DeltaSender:
     merged.
 
     Args:
-        max_pending_chars: characters of text to buffer for a client that does not read.
+        max_pending_chars: the maximum characters of text to buffer for a client that does not read.
     """
 
     def __init__(self, stream: Stream, frames: DeltaFrames, *, max_pending_chars: int) -> None:
@@ -359,7 +359,7 @@ class DeltaSender:
             self._stream.send(frames)
 
     def rest(self, last: SampleDelta | None = None) -> bytes:
-        """Returns the events of everything held back, and of `last`, for the caller to send."""
+        """Returns the events of all buffered deltas, and of `last`, for the caller to send."""
         if last is not None:
             self._held[last.choice].append(last)
         deltas = [merged(deltas) for deltas in self._held.values()]

@@ -60,24 +60,24 @@ _HUGE: Final = re.compile(rb"[\d.]{20,}|[eE][+-]?\d{3}")
 
 
 class Span(NamedTuple):
-    """The range of a long string's content in the text, without its quotes."""
+    """The range of a long string's content in a JSON text, without its quotes."""
 
     start: int
     end: int
 
 
 def nested_too_deeply() -> MalformedBody:
-    """Returns the error of a body that is nested too deeply."""
+    """Returns the error for a body that is nested too deeply."""
     return MalformedBody(f"the body is nested more than {MAX_NESTING} levels deep")
 
 
 def scan(text: bytes | mmap) -> list[Span]:
-    """Returns the strings of at least `LONG_STRING` bytes, in order. Raises MalformedBody if the
-    body has more values than `MAX_WEIGHT` or more levels than `MAX_NESTING`.
+    """Returns the ranges of strings of at least `LONG_STRING` bytes, in order. Raises MalformedBody
+    if the body has more values than `MAX_WEIGHT` or more levels than `MAX_NESTING`.
 
-    A decoder holds the GIL from its first byte to its last and stops every stream for as long. The
-    cost is therefore weighed here beforehand, window by window. The text need not be valid: the
-    decoder refuses it at the latest where this scan goes astray.
+    A JSON decoder holds the GIL throughout, and stops every stream for that time. The cost is
+    therefore estimated here first, window by window. The text need not be valid JSON: where this
+    scan would go wrong, the decoder refuses the text.
     """
     structure = _Structure()
     spans: list[Span] = []
@@ -112,7 +112,7 @@ def mask_escapes(text: bytes) -> bytes:
 
 
 def _window_end(text: bytes | mmap, at: int) -> int:
-    """Returns where a window ends: not within an escape."""
+    """Returns the end of a window, which is never within an escape."""
     end = at + _WINDOW
     if end >= len(text):
         return len(text)
@@ -134,7 +134,7 @@ def _long_parts(parts: list[bytes], at: int, is_inside: bool) -> list[Span]:
 
 
 class _Structure:
-    """Counts the characters outside of strings."""
+    """Counts values and nesting levels outside of strings."""
 
     def __init__(self) -> None:
         self._size = 0
@@ -142,8 +142,8 @@ class _Structure:
         self._depth = 0
 
     def add(self, text: bytes, *, num_strings: int) -> None:
-        """Counts the values and nesting levels in a piece of the text. Raises MalformedBody if too
-        many values, or nested too deeply."""
+        """Counts the values and nesting levels in a piece of the text. Raises MalformedBody if
+        there are too many."""
         self._size += len(text)
         if self._size > MAX_STRUCTURE:
             raise MalformedBody(f"the body has more than {MAX_STRUCTURE} bytes outside of strings")
@@ -192,8 +192,8 @@ _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]..", re.DOTALL)
 
 
 def extract_strings(text: bytes | mmap, spans: Sequence[Span]) -> tuple[bytes, dict[str, str]]:
-    """Replaces each long string by a short placeholder. Returns the shortened text and the strings
-    by placeholder. Clients cannot guess placeholders. Raises MalformedBody if a string is not valid
+    """Replaces each long string by a short placeholder that clients cannot guess. Returns the
+    shortened text, and the strings by placeholder. Raises MalformedBody if a string is not valid
     JSON, or too long."""
     secret = secrets.token_hex(8)
     parts: list[bytes] = []
@@ -240,7 +240,7 @@ def restore_strings(value: Any, strings: Mapping[str, str]) -> Any:
 
 
 def restore_text(text: str, strings: Mapping[str, str], max_length: int) -> str:
-    """Returns an error text in which placeholders are replaced by the beginnings of their
+    """Returns an error message in which placeholders are replaced by the beginnings of their
     strings."""
 
     def whole(word: re.Match[str]) -> str:
@@ -251,8 +251,8 @@ def restore_text(text: str, strings: Mapping[str, str], max_length: int) -> str:
 
 
 def without_place(error: msgspec.DecodeError) -> str:
-    """Returns the parser's complaint without the position: the parser saw another text than was
-    sent."""
+    """Returns a decoder's error message without the position, which refers to the shortened
+    text."""
     return _PLACE.sub("", str(error))
 
 
@@ -310,7 +310,7 @@ class _QueuedWork(Generic[Result]):
 
 
 class FairThread(Generic[Result]):
-    """Runs calls one at a time in its own thread; clients take turns. Belongs to one event loop.
+    """Runs calls one at a time in a thread; clients take turns. Used on one event loop.
 
     Args:
         items: the plural noun for the calls, for messages and the thread's name.
@@ -328,8 +328,8 @@ class FairThread(Generic[Result]):
         self._is_closed = False
 
     async def run(self, client: str, call: Callable[[], Result]) -> Result:
-        """Runs the call in the thread and returns its result. Raises Overloaded if too many wait;
-        BackendUnavailable if the thread is closed; and the errors of the call. `client` is
+        """Runs the call in the thread and returns its result. Raises Overloaded if too many calls
+        wait, BackendUnavailable if the thread is closed, and the errors of the call. `client` is
         the sender; calls of one client run in order."""
         if self._is_closed:
             raise _closed()
@@ -429,9 +429,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 def decode(content: bytes | mmap, schema: type[T], unread: list[str] | None = None) -> T:
     """Parses a JSON body into `schema`. Raises MalformedBody if the body is not UTF-8, not JSON,
-    not an object, or nested too deeply; InvalidField if a field has the wrong type, or is a number
-    that no float can hold. `unread` is extended by the names of unknown members, if the schema
-    declares which ones it knows (`MEMBERS`)."""
+    not an object, or nested too deeply, and InvalidField if a field has the wrong type, or is a
+    number beyond the range of a float. Names of unknown fields are appended to `unread`, if the
+    schema declares its known fields (`MEMBERS`)."""
     strings: Mapping[str, str] = {}
     if isinstance(content, mmap) or len(content) >= _TAKEN_APART:
         body, strings = _without_long_strings(content, scan(content))
@@ -463,10 +463,10 @@ def decode(content: bytes | mmap, schema: type[T], unread: list[str] | None = No
 
 
 def show(value: object) -> str:
-    """Renders a value as JSON for an error message, in 60 characters at most.
+    """Formats a value as JSON for an error message, in at most 60 characters.
 
-    Longer texts are cut and end with dots. The time does not grow with the value: only the elements
-    that are shown are visited. A value that JSON cannot express is shown as Python's repr.
+    Longer values are cut and end with dots. The time does not grow with the value: only the shown
+    elements are visited. A value that JSON cannot express is shown as Python's repr.
     """
     value = _beginning(value, iter(range(_MAX_SHOWN)))
     try:
@@ -477,7 +477,7 @@ def show(value: object) -> str:
 
 
 def wrong(name: str, words: str, value: object) -> InvalidField:
-    """Returns the error about the value of a field. `words` say what the field must be."""
+    """Returns the error for an invalid value of a field. `words` is what the field must be."""
     return InvalidField.about(name, f"must be {words}, not {show(value)}")
 
 
@@ -492,8 +492,8 @@ Kind = TypeVar("Kind")
 
 
 def typed(value: object, kind: type[Kind], name: str) -> Kind:
-    """Returns the value of a field, after checking its type. Raises InvalidField if it is of
-    another type."""
+    """Returns the value of a field after checking its type. Raises InvalidField if the type
+    differs."""
     if not isinstance(value, kind):
         raise wrong(name, _KINDS[kind], value)
     return value
@@ -505,15 +505,14 @@ def optional(value: object, kind: type[Kind], name: str) -> Kind | None:
 
 
 def one_of(value: object, allowed: Collection[str], name: str) -> str:
-    """Returns the value, after checking that it is one of `allowed`. Raises InvalidField if the
-    value is not allowed."""
+    """Returns the value after checking that it is one of `allowed`. Raises InvalidField if not."""
     if not isinstance(value, str) or value not in allowed:
         raise wrong(name, f"one of {', '.join(allowed)}", value)
     return value
 
 
 def _beginning(value: object, room: Iterator[int]) -> object:
-    """Returns the beginning of a value for `show`. Each visited element removes one entry from
+    """Returns the beginning of a value for `show`. Each visited element consumes an item of
     `room`."""
     if isinstance(value, str):
         return value[:_MAX_SHOWN]
@@ -532,8 +531,7 @@ def _not_utf8(error: UnicodeDecodeError) -> MalformedBody:
 def _without_long_strings(
     body: bytes | mmap, spans: Sequence[Span]
 ) -> tuple[bytes, dict[str, str]]:
-    """Calls `extract_strings` and checks the size of the remaining text. Raises MalformedBody as
-    `extract_strings` does, and if the remaining text is too large."""
+    """Calls `extract_strings`, and raises MalformedBody also if the remaining text is too large."""
     rest = len(body) - sum(span.end - span.start for span in spans)
     if rest > _MAX_REST:
         raise MalformedBody(
@@ -544,8 +542,8 @@ def _without_long_strings(
 
 
 def _check_constants(text: str, strings: Mapping[str, str]) -> None:
-    """Raises MalformedBody, with the name of the field, if the text contains NaN or Infinity.
-    Python's clients may send these although they are not JSON."""
+    """Raises MalformedBody, with the name of the field, if the text contains NaN or Infinity:
+    Python clients may send these although they are not JSON."""
     if "NaN" not in text and "Infinity" not in text:
         return
     try:
@@ -613,7 +611,7 @@ def _invalid_field(
 def _wrong_member(
     path: str, types: list[str], body: bytes, strings: Mapping[str, str]
 ) -> tuple[str, Any]:
-    """Returns the path and the value of an object's first member whose type is not in `types`."""
+    """Returns the path and the value of an object's first field whose type is not in `types`."""
     members = _value_at(path, body, strings)
     if isinstance(members, dict):
         for key, value in members.items():
@@ -641,7 +639,7 @@ def _value_at(path: str, body: bytes, strings: Mapping[str, str]) -> Any:
 
 
 def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the members whose keys occur only once. For repeated keys, RFC 8259 (section 4) does
+    """Returns the fields whose keys occur only once. For repeated keys, RFC 8259 (section 4) does
     not define which value counts, so an error cannot name one."""
     counts = Counter([key for key, _ in members])
     return {key: value for key, value in members if counts[key] == 1}
@@ -656,8 +654,8 @@ takes some hundredths."""
 
 class BodyReader:
     """Decodes small bodies at once, large ones in a thread, and huge ones in a second thread, so
-    that large bodies do not wait for huge ones. There are only two threads, because decoding holds
-    the GIL and would block the event loop."""
+    that large bodies do not wait for huge ones. More threads would not help: decoding holds the
+    GIL."""
 
     def __init__(self) -> None:
         self._large: FairThread[Any] = FairThread("large bodies", per_client=1024, total=4096)
@@ -665,10 +663,10 @@ class BodyReader:
         self._logged: set[str] = set()
 
     async def read(self, request: Request, schema: type[Body], *, default: bytes = b"") -> Body:
-        """Reads and decodes the body; see `decode`. Unknown members become a warning of the
-        request, and the first request with each of them is logged. Raises Overloaded if too many
-        bodies wait for a thread; BackendUnavailable if the reader is closed; MalformedBody,
-        InvalidField as `decode` does. `default` is the value for an empty body."""
+        """Reads and decodes the body; see `decode`. Unknown fields become a warning of the request,
+        and are logged once each. Raises Overloaded if too many bodies wait for a thread,
+        BackendUnavailable if the reader is closed, and the errors of `decode`. `default` replaces
+        an empty body."""
         body = request.body or default
         unread: list[str] = []
         decoded: Body

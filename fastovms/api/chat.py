@@ -1,4 +1,4 @@
-"""Endpoint `/chat/completions`."""
+"""The endpoint `/chat/completions`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class ToolCall(AnswerSchema, kw_only=True):
 
 
 class ToolCallDelta(AnswerSchema, kw_only=True):
-    """A piece of a call. Its first one has the id and the name."""
+    """A piece of a tool call. The first piece has the id and the name."""
 
     id: str | UnsetType = UNSET
     type: Literal["function", "custom"] | UnsetType = UNSET
@@ -109,9 +109,9 @@ class CallFormatter:
     """Formats the tool calls of one request's answers.
 
     Attributes:
-        target: maps the function name that the model wrote to the client's tool.
-        new_id: makes the ids of calls.
-        is_legacy: whether the answer uses the legacy member `function_call`.
+        target: returns the client's tool for a function name that the model wrote.
+        new_id: creates the ids of calls.
+        is_legacy: whether the answer uses the legacy field `function_call`.
     """
 
     target: Callable[[str], ToolTarget]
@@ -119,7 +119,7 @@ class CallFormatter:
     is_legacy: bool = False
 
     def members(self, calls: Sequence[Call]) -> dict[str, Any]:
-        """Returns the message members for the tool calls. There must be at least one call."""
+        """Returns the message's fields for at least one tool call."""
         called = [_called(call.target, "".join(call.texts)) for call in calls]
         if self.is_legacy:
             return {"function_call": called[0]["function"]}
@@ -146,7 +146,7 @@ class CallFormatter:
 
 
 def _called(target: ToolTarget, text: str) -> dict[str, Any]:
-    """Returns the members of a call that name the tool and have its arguments or input."""
+    """Returns the fields of a call that name the tool and have its arguments or input."""
     if target.is_custom:
         return {"type": "custom", "custom": CalledCustomTool(name=target.function, input=text)}
     return {"type": "function", "function": CalledFunction(name=target.function, arguments=text)}
@@ -154,17 +154,17 @@ def _called(target: ToolTarget, text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ChatMessageForm:
-    """The options for writing the pieces of a chat answer.
+    """The options for writing a chat answer.
 
     Attributes:
         role: the role of the message.
         prefix: text at the start of the content: the end of the prompt if `echo` is set.
-        shown: which pieces the client gets.
+        shown: which pieces the client receives.
         is_named: whether the request names the function to call.
         drops_cut_call: whether an incomplete call is left out of an answer that is not streamed.
         may_call: whether the answer may contain tool calls.
         calls: formats the tool calls.
-        new_content_tokens: makes the `ContentTokens` of one sample.
+        new_content_tokens: creates the `ContentTokens` of one sample.
     """
 
     role: str
@@ -177,13 +177,13 @@ class ChatMessageForm:
     new_content_tokens: Callable[[], ContentTokens]
 
     def shows(self, piece: Piece) -> bool:
-        """Returns whether the client gets a piece."""
+        """Returns whether the client receives a piece."""
         return self.shown.shows(piece)
 
     def finish_reason(
         self, reason: FinishReason, are_whole: Sequence[bool], dialect: Dialect
     ) -> FinishWord:
-        """Returns the `finish_reason` of a choice. `are_whole` says whether each tool call is
+        """Returns the `finish_reason` of a choice. `are_whole` is whether each tool call is
         complete."""
         called: FinishWord = "function_call" if self.calls.is_legacy else "tool_calls"
         if self.is_named and dialect.ends_named_call_with_stop:
@@ -192,8 +192,8 @@ class ChatMessageForm:
 
 
 class ChatMessage(AnswerSchema, kw_only=True):
-    """The text, reasoning and calls of the model. Reasoning has two names below `/v1`: clients read
-    either."""
+    """The content, reasoning and tool calls of the model. Below `/v1`, reasoning has two field
+    names, because clients read either."""
 
     role: str
     content: str | None
@@ -240,7 +240,7 @@ class ChatPromptReport:
     text: str | None = None
 
     def members(self, report: TokenReport) -> dict[str, Any]:
-        """Returns the members of an answer about the prompt that the request asks for."""
+        """Returns the requested fields about the prompt."""
         members: dict[str, Any] = {}
         if self.logprobs is not None and report.num_prompt_logprobs is not None:
             members["prompt_logprobs"] = prompt_logprobs_body(
@@ -261,7 +261,7 @@ def chat_body(
     report: TokenReport,
     usage: Usage,
 ) -> ChatCompletion:
-    """Returns the unary answer. `samples` hold the whole texts, in order."""
+    """Returns the whole answer. `samples` are complete, in order."""
     dialect = envelope.dialect
     # vLLM always writes its members, with null for an absent value.
     absent = None if dialect.has_ids else UNSET
@@ -300,7 +300,7 @@ def _are_whole(pieces: Iterable[Piece]) -> list[bool]:
 
 
 def _message(pieces: Iterable[Piece], form: ChatMessageForm, dialect: Dialect) -> ChatMessage:
-    """Returns the message of a choice. `pieces` are those that are shown to the client."""
+    """Returns the message of a choice. `pieces` are those that the client receives."""
     content, reasoning = [form.prefix], []
     calls: list[Call] = []
     for piece in pieces:
@@ -472,7 +472,7 @@ class ChatFrames:
     def _choice_rest(
         self, choice: int, tokens: Sequence[TextToken], finish_reason: bytes, members: bytes
     ) -> bytes:
-        """Returns the members that follow a piece or end the choice: log probabilities, and the ids
+        """Returns the fields that follow a piece or end the choice: log probabilities, and the ids
         of all tokens not reported yet."""
         logprobs = b"null"
         if tokens:
@@ -498,7 +498,7 @@ class ChatFrames:
 
     def _make_opening(self, prompt: ChatPromptReport) -> bytes:
         """Returns the first frame of every choice, in order, with the role. The content is null if
-        tool calls may follow, as in OpenAI's API: some clients show an empty text as a separate
+        tool calls may follow, as in OpenAI's API: some clients show an empty string as a separate
         part (AI SDK 6: `@ai-sdk/openai`)."""
         is_text = not (self._dialect.handshake or self._form.may_call)
         message = ChatDelta(role=self._form.role, content="" if is_text else None)
@@ -598,7 +598,7 @@ def _hides_reasoning(asked: ClientRequest[ChatRequest]) -> bool:
 
 
 def _form(given: ModelInput[ChatRequest], new_call_id: Callable[[], str]) -> ChatMessageForm:
-    """Returns the form in which the answer is written."""
+    """Returns the options for writing the answer."""
     asked, tools, tags = given.asked, given.chat.tools, given.asked.model.chat.tags
     [last] = given.chat.messages
     continues = asked.dialect.continues_roles and not given.chat.options.add_generation_prompt
@@ -625,8 +625,8 @@ class ChatCompletions(ContextHandlers):
     """The handler of `POST /chat/completions`, for every dialect."""
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a request to `/chat/completions`. Raises RequestError, BackendError if the
-        request failed before the answer began."""
+        """Answers a request to `/chat/completions`. Raises RequestError or BackendError if the
+        request fails before the answer begins."""
         context = self._context
         asked = await context.read(request, ChatRequest, dialect, names_of)
         find = partial(given_documents, asked.body.messages)
@@ -645,12 +645,12 @@ def _writer(
     envelope: Envelope,
     generation: TextGeneration,
 ) -> AnswerWriter:
-    """Returns how the answer to a chat is written."""
+    """Returns the writer of the answer to a chat."""
     report, [prompt] = given.report, given.prompts
 
     def prompt_report() -> ChatPromptReport:
-        """Returns the members that describe the prompt; call it after the generation, which
-        computes the log probabilities."""
+        """Returns the fields about the prompt. Call it after the generation, which computes the log
+        probabilities."""
         return ChatPromptReport(
             None if report.num_prompt_logprobs is None else generation.prompt_logprobs[0],
             prompt.token_ids if report.has_token_ids else None,

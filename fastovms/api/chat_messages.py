@@ -1,4 +1,4 @@
-"""The messages of a chat: checks them, and finds their images."""
+"""Checks the messages of a chat, and finds their images."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _MAX_ROLE: Final = 64
 
 
 class ChatMessages(NamedTuple):
-    """The messages of a chat in the form that templates get.
+    """The messages of a chat in the format of templates.
 
     Attributes:
         images: the images of the messages; their texts contain a tag for each image.
@@ -68,12 +68,14 @@ def read_messages(
     dialect: Dialect,
     images: RequestImages | None = None,
 ) -> ChatMessages:
-    """Returns the messages with contents as plain text; the parts of a list are joined by line
-    ends, as in vLLM and OVMS. A string instead of the list becomes one user message (Runpod).
-    Unknown members are dropped. Media that the model cannot read are replaced by a note, except in
-    the last message. Raises InvalidField if the messages are missing, empty or of a wrong type, or
-    have parts of unknown types. Also raises it if the last message has media that the model cannot
-    read, or if the id of a result is not the id of a call or is used by another result.
+    """Returns the messages with their contents as strings; the parts of a list are joined by line
+    breaks, as in vLLM and OVMS. A string instead of the list becomes one user message (Runpod).
+    Unknown fields are dropped. Media that the model cannot read are replaced by a note, except in
+    the last message.
+
+    Raises InvalidField if the messages are missing, empty or of a wrong type, have parts of unknown
+    types, or the last message has media that the model cannot read, or if the id of a tool result
+    is not a call's id or is repeated.
 
     Args:
         images: collects the images of the messages; None = the model does not support images.
@@ -100,8 +102,8 @@ def read_messages(
 
 
 def check_results(messages: Sequence[Message], member: str) -> None:
-    """Raises InvalidField for a result whose id is that of no call, or of another result of the
-    turn. `member` is the client's name of the id."""
+    """Raises InvalidField for a tool result whose id is not a call's, or is repeated in the turn.
+    `member` is the client's name of the id."""
     fault = fault_of_results(messages)
     if fault is not None:
         index, words = fault
@@ -110,7 +112,7 @@ def check_results(messages: Sequence[Message], member: str) -> None:
 
 
 def given_documents(given: str | Sequence[Mapping[str, Any]] | None) -> Iterator[RequestDocument]:
-    """Yields the files of messages; each becomes a part with its text, in place. Raises
+    """Yields the files in messages; each is replaced in place by a part with its text. Raises
     InvalidField if a file of the last message is not an object."""
     if given is None or isinstance(given, str):
         return
@@ -135,15 +137,15 @@ def _become_text(part: dict[str, Any], text: str) -> None:
 
 
 class ContentReader:
-    """Converts the contents of messages to text.
+    """Converts the contents of messages to strings.
 
     Args:
         images: collects the images; None = the model does not support images.
 
     Attributes:
         unseen: collects the media that the model cannot read.
-        refuses_media: whether such media are refused in the current message, not replaced by a
-            note.
+        refuses_media: whether such media in the current message are refused instead of replaced by
+            a note.
     """
 
     def __init__(self, dialect: Dialect, images: RequestImages | None = None) -> None:
@@ -153,7 +155,7 @@ class ContentReader:
         self.refuses_media = True
 
     def __call__(self, content: object, name: str) -> str:
-        """Returns the text of a content. Raises InvalidField if the content is of a wrong type, has
+        """Returns a content as a string. Raises InvalidField if the content is of a wrong type, has
         parts of unknown types, or has too many images."""
         if content is None:
             return ""
@@ -189,7 +191,7 @@ class ContentPart(NamedTuple):
 
 
 def join_parts(parts: Sequence[ContentPart]) -> str:
-    """Joins the texts by line ends; image tags stay in their place."""
+    """Joins the texts by line breaks; image tags stay in their place."""
     joined = "".join(part.text for part in parts[:1])
     for before, part in pairwise(parts):
         joined += part.text if before.is_image or part.is_image else f"\n{part.text}"
@@ -197,7 +199,7 @@ def join_parts(parts: Sequence[ContentPart]) -> str:
 
 
 def _add_legacy_ids(given: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> None:
-    """Adds an id to each `function_call` without one, and to the following message of the role
+    """Adds an id to each `function_call` without one, and to the following message with role
     `function`, because some templates need ids."""
     last_id = ""
     for position, (legacy, message) in enumerate(zip(given, messages, strict=True)):
@@ -230,7 +232,7 @@ def _message(message: Mapping[str, Any], name: str, read_content: ContentReader)
 
 
 def _add_answer(read: Message, message: Mapping[str, Any], name: str) -> None:
-    """Adds the members that only assistant messages have."""
+    """Adds the fields that only assistant messages have."""
     refusal = _string(message, "refusal", name)
     if refusal and not read["content"]:
         read["content"] = refusal
@@ -308,13 +310,13 @@ _BEFORE_SUMMARY: Final = "Summary of the conversation so far:"
 
 
 def seal(reasoning: str) -> str:
-    """Returns reasoning encoded as `encrypted_content`, for clients that store it without showing
+    """Returns reasoning as `encrypted_content`, for clients that store reasoning without showing
     it."""
     return base64.b64encode(reasoning.encode()).decode()
 
 
 def unseal(content: str) -> str:
-    """Decodes `encrypted_content` to reasoning; "" if another server has made it."""
+    """Decodes `encrypted_content` to reasoning; "" if another server has created it."""
     try:
         return base64.b64decode(content, validate=True).decode()
     except ValueError:
@@ -334,20 +336,20 @@ class KeptItems(NamedTuple):
 
 
 def seal_history(summary: str, before: Sequence[Message], after: Sequence[Message]) -> str:
-    """Returns the `encrypted_content` of an automatic compaction, which stands for all items before
-    it."""
+    """Returns the `encrypted_content` of an automatic compaction, which replaces all earlier
+    items."""
     return _HISTORY + seal(json.dumps([summary, before, after], ensure_ascii=False))
 
 
 def unseal_summary(content: str) -> str:
-    """Decodes a sealed summary; "" if another server has made it."""
+    """Decodes the summary in `encrypted_content`; "" if another server has created it."""
     if content.startswith(_HISTORY):
         return _unseal_history(content)[0]
     return unseal(content.removeprefix(_SUMMARY)) if content.startswith(_SUMMARY) else ""
 
 
 def kept_items(content: str) -> KeptItems | None:
-    """Returns the items that an automatic compaction keeps; None for another compaction."""
+    """Returns the items that an automatic compaction keeps; None = another kind of compaction."""
     return _unseal_history(content)[1] if content.startswith(_HISTORY) else None
 
 
@@ -364,7 +366,7 @@ def _unseal_history(content: str) -> tuple[str, KeptItems]:
 
 
 def summary_message(content: str) -> str:
-    """Returns the text that presents a sealed summary to the model."""
+    """Returns the text that presents the summary in `encrypted_content` to the model."""
     return summary_text(unseal_summary(content))
 
 

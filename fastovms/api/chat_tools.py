@@ -1,4 +1,4 @@
-"""Tools of a chat: the tools that a request offers, `tool_choice`, and their names in answers."""
+"""The tools that a chat request offers, `tool_choice`, and the tools' names in answers."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class OfferedTool(NamedTuple):
     Attributes:
         tool: the function that the model calls.
         function: the function in OpenAI's format, for the template.
-        target: the tool as its client names it.
+        target: the client's name and type of the tool.
         is_strict: whether its arguments are always constrained by its schema.
-        warning: the unsupported feature; empty = none.
+        warning: the unsupported feature; "" = none.
         input_grammar: the grammar for the text of a custom tool; None = free text.
         place: the path of its schema in the request.
     """
@@ -79,7 +79,7 @@ def read_function(
 
 
 def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = None) -> OfferedTool:
-    """Reads `{"name", "description", "format"}`, a tool that takes text. The text's format is added
+    """Reads `{"name", "description", "format"}`, a tool with text input. The text's format is added
     to the function's description for the model. A regular expression also becomes a `pattern` in
     its schema; JSON Schema cannot express grammars. Raises InvalidField if the tool is
     malformed."""
@@ -99,8 +99,8 @@ def read_custom(custom: Mapping[str, Any], place: str, namespace: str | None = N
 
 
 def read_name(named: Mapping[str, Any], place: str) -> str:
-    """Returns the member `name` of a tool. Raises InvalidField if the name is not a string, is
-    empty or is too long."""
+    """Returns the `name` of a tool. Raises InvalidField if the name is not a string, is empty or is
+    too long."""
     name = named.get("name")
     place = f"{place}.name"
     if not isinstance(name, str) or not name:
@@ -113,9 +113,8 @@ def read_name(named: Mapping[str, Any], place: str) -> str:
 def members_of(
     tool: Mapping[str, Any], kind: str, place: str, *, flat: bool
 ) -> tuple[Mapping[str, Any], str]:
-    """Returns the object that describes a tool or a choice, and its path: the member that is named
-    after the type, or otherwise the members next to the type. Raises InvalidField if the member is
-    missing. `flat` says whether the members may stand next to the type."""
+    """Returns the object that describes a tool or a choice, and its path: the field named after the
+    type or, with `flat`, the object itself. Raises InvalidField if the field is missing."""
     members = tool.get(kind)
     if members is None and flat:
         return {key: value for key, value in tool.items() if key != "type"}, place
@@ -125,14 +124,14 @@ def members_of(
 
 
 def _check_arguments(kind: object, name: str) -> None:
-    """Raises InvalidField unless the schema `kind` of the arguments allows objects only."""
+    """Raises InvalidField unless the arguments' schema allows only objects."""
     if kind not in (None, "object") and not (isinstance(kind, list) and "object" in kind):
         raise wrong(name, '"object"', kind)
 
 
 def _format(form: object, place: str) -> tuple[str, Grammar | None, str]:
     """Returns the format of a custom tool's text: a description, its grammar (None = free text),
-    and a warning about what is not supported."""
+    and a warning about unsupported parts ("" = none)."""
     if form is None:
         return _ANY_TEXT, None, ""
     form = typed(form, dict, place)
@@ -174,10 +173,10 @@ def _one_of(given: Mapping[str, Any], key: str, allowed: tuple[str, ...], place:
 
 
 def _without_anchors(expression: str) -> str:
-    """Returns a regular expression without its `^` and `$` anchors; the text is always matched as a
-    whole. In alternatives without parentheses, an anchor belongs to one alternative. Raises
-    ValueError if the regular expression has an unmatched `)`, which would close a group of the
-    surrounding pattern."""
+    """Returns a regular expression without its `^` and `$` anchors; it is always matched against
+    the whole text. In alternatives without parentheses, an anchor belongs to one alternative.
+    Raises ValueError if there is an unmatched `)`, which would close a group of the surrounding
+    pattern."""
     depth, has_alternatives = 0, False
     for part in _REGEX_PART.findall(expression):
         has_alternatives |= part == "|" and not depth
@@ -196,8 +195,8 @@ class ToolTarget(NamedTuple):
 
     Attributes:
         namespace: the namespace of the tool; None = none.
-        kind: the type of the tool: "function", "custom", or that of a tool which its vendor
-            describes, such as "shell".
+        kind: the type of the tool: "function", "custom", or a type that its vendor defines, such as
+            "shell".
     """
 
     name: str
@@ -206,12 +205,12 @@ class ToolTarget(NamedTuple):
 
     @property
     def is_custom(self) -> bool:
-        """Whether its input is free text, not JSON arguments."""
+        """Whether its input is free text instead of JSON arguments."""
         return self.kind == "custom"
 
     @property
     def text_member(self) -> str:
-        """The name of the member of a call that holds its arguments or text."""
+        """The name of a call's field with the arguments or text."""
         return "input" if self.is_custom else "arguments"
 
     @property
@@ -248,8 +247,8 @@ class ToolChoice(NamedTuple):
 
 
 def read_choice(choice: str | Mapping[str, Any] | None, reader: ToolReader) -> ToolChoice:
-    """Reads `tool_choice`. Raises InvalidField if the choice is malformed, or names an unknown
-    tool. `reader` is the reader of the request's tools."""
+    """Reads `tool_choice`. Raises InvalidField if it is malformed, or names an unknown tool.
+    `reader` has read the request's tools."""
     if choice is None:
         return ToolChoice(list(reader.offered))
     if isinstance(choice, str):
@@ -293,7 +292,7 @@ COMPUTERS: Final = ("computer", "computer_use", "computer_use_preview")
 
 
 def _found(choice: Mapping[str, Any], place: str, reader: ToolReader) -> Sequence[str]:
-    """Returns the names of the functions of a tool choice such as `{"type": "function", "function":
+    """Returns the function names for a tool choice such as `{"type": "function", "function":
     {"name"}}`, or with the name next to the type."""
     kind = choice.get("type")
     if kind not in _KINDS and (found_by_type := reader.of_kind(kind)):
@@ -341,11 +340,11 @@ class ToolUse:
         tools: the functions that may be called.
         shown: the functions in OpenAI's format, for the template.
         targets: the client's tools, by function name.
-        is_required: whether at least one call must be made.
+        is_required: whether at least one call is required.
         is_named: whether the request names the one function to call.
-        is_parallel: whether more than one call may be made.
+        is_parallel: whether more than one call is allowed.
         strict: the functions whose arguments are always constrained by their schema.
-        is_legacy: whether the request has `functions`, and gets a `function_call`.
+        is_legacy: whether the request has `functions`, and the answer `function_call`.
         skipped: names of the ignored tools, for a warning.
         warnings: unsupported features of the other tools.
         input_grammars: the grammars for the texts of custom tools.
@@ -371,7 +370,7 @@ class ToolUse:
 
     @property
     def choice(self) -> CallChoice:
-        """The choice in the form that tool-call formats use. There must be tools."""
+        """The allowed calls, for tool-call formats. There must be tools."""
         return CallChoice(
             self.tools,
             required=self.is_required,
@@ -381,18 +380,18 @@ class ToolUse:
 
     @property
     def custom(self) -> frozenset[str]:
-        """The functions that stand for custom tools."""
+        """The functions that represent custom tools."""
         return frozenset(name for name, target in self.targets.items() if target.is_custom)
 
     def warnings_for(self, tool_format: ToolFormat | None) -> Sequence[str]:
-        """Returns the features of the tools that this tool-call format does not support; None = the
-        model has no format."""
+        """Returns warnings about the tools' features that this tool-call format does not support;
+        None = the model has no format."""
         if not self.tools or tool_format is not None:
             return self.warnings
         return [*self.warnings, _NO_CALLS]
 
     def target(self, function: str) -> ToolTarget:
-        """Returns the client's tool of a function. The model may also invent function names."""
+        """Returns the client's tool for a function, whose name the model may have invented."""
         return self.targets.get(function) or ToolTarget(function)
 
 
@@ -411,9 +410,9 @@ def read_tools(
 
     Args:
         flat: whether, in every dialect, `function.name` may be written as `name` next to `type`, as
-            in the Responses API, likewise the other members of tools and choices. Tools of
+            in the Responses API, likewise the other fields of tools and choices. Tools in
             namespaces are then read, too.
-        skips_others: whether tools of other types are passed over; otherwise they are refused.
+        skips_others: whether tools of unknown types are ignored; otherwise they are refused.
         read_other: reads a tool of another type.
     """
     check_number_of_tools(given, "tools")
@@ -467,16 +466,16 @@ it; empty = the type is not supported."""
 
 @dataclass(slots=True)
 class ToolReader:
-    """Reads tools, one after the other.
+    """Reads tools one by one.
 
     Attributes:
         flat: whether `function.name` may be written as `name` next to `type`, likewise the other
-            members of tools and choices.
+            fields of tools and choices.
         has_namespaces: whether tools may be in namespaces.
-        skips_others: whether tools of other types are passed over.
+        skips_others: whether tools of unknown types are ignored.
         checks: whether a choice must name an offered tool.
         read_other: reads a tool of another type.
-        offered: the tools, by the names of their functions.
+        offered: the tools, by function name.
         skipped: names of the ignored tools, for a warning.
         descriptions: the descriptions of namespaces, by name.
     """
@@ -491,7 +490,7 @@ class ToolReader:
     descriptions: dict[str, str] = field(default_factory=dict)
 
     def read(self, tool: object, place: str, namespace: str | None = None) -> None:
-        """Reads a tool of any type. Raises InvalidField."""
+        """Reads a tool of any type. Raises InvalidField if it is malformed."""
         tool = typed(tool, dict, place)
         kind = tool.get("type")
         if kind in ("function", "custom"):
@@ -509,8 +508,8 @@ class ToolReader:
             raise wrong(f"{place}.type", '"function" or "custom"', kind)
 
     def of_kind(self, kind: object) -> Sequence[str]:
-        """Returns the functions of the tools of a vendor's type, such as "shell". Clients name the
-        tool "computer_use_preview" by "computer_use" too, and either by "computer"."""
+        """Returns the functions of the tools of a vendor's type, such as "shell". Clients may call
+        "computer_use_preview" also "computer_use", and either one "computer"."""
         kinds = COMPUTERS if kind in COMPUTERS else (kind,)
         return [name for name, tool in self.offered.items() if tool.target.kind in kinds]
 
@@ -519,8 +518,8 @@ class ToolReader:
         self.skipped.append(f"{place} of type {kind[:MAX_NAME]}")
 
     def add(self, tool: OfferedTool, place: str) -> None:
-        """Adds a tool; of two of the same name, the later one counts. Raises InvalidField if the
-        tool has the same function name as another one."""
+        """Adds a tool, replacing an earlier one of the same name. Raises InvalidField if another
+        tool has the same function name."""
         if len(self.offered) == MAX_TOOLS:
             raise InvalidField(
                 f"the request must have at most {MAX_TOOLS} tools in all", param="tools"
@@ -552,8 +551,8 @@ class ToolReader:
         )
 
     def _read_namespace(self, tool: Mapping[str, Any], place: str) -> None:
-        """Reads `{"name", "description", "tools"}`: its tools are read like top-level functions.
-        Raises InvalidField."""
+        """Reads `{"name", "description", "tools"}`; its tools are read like top-level functions.
+        Raises InvalidField if it is malformed."""
         name = read_name(tool, place)
         description = optional(tool.get("description"), str, f"{place}.description")
         tools = typed(tool.get("tools"), list, f"{place}.tools")

@@ -1,4 +1,4 @@
-"""The record of a request, the same for all endpoints that generate text."""
+"""The record of a client's request, the same for all endpoints that generate text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Body = TypeVar("Body", bound=GenerationFields, covariant=True)
 
 
 class FieldName(NamedTuple):
-    """The name of a field in the client's request.
+    """The client's name of a request field.
 
     Attributes:
         param: its name in the body.
@@ -33,7 +33,7 @@ _PROMPT_LOGPROBS: Final = FieldName("prompt_logprobs", "prompt_logprobs")
 
 @dataclass(frozen=True, slots=True)
 class FieldNames:
-    """The names of the fields that differ between endpoints, for error messages.
+    """The client's names of fields that differ between endpoints, for error messages.
 
     Attributes:
         prompt: the field of the input.
@@ -41,7 +41,7 @@ class FieldNames:
         logprobs: the number of log probabilities reported for each token.
         prompt_logprobs: the number for each prompt token.
         response_format: the output format.
-        json_schema: the format's member that holds the schema, its name and `strict`.
+        json_schema: the field of the format with the schema, its name and `strict`.
         stop: the stop strings.
     """
 
@@ -58,7 +58,7 @@ class FieldNames:
         return self.prompt if num_prompts == 1 else f"{self.prompt}[{position}]"
 
     def named(self, fault: FieldFault) -> InvalidField:
-        """Returns the error of a lower layer, with the name that the client uses for the field."""
+        """Converts the error of a lower layer to one with the client's name of the field."""
         names = {
             "messages": FieldName(self.prompt, self.prompt),
             "max_tokens": FieldName(self.max_tokens, self.max_tokens),
@@ -69,14 +69,14 @@ class FieldNames:
 
 
 class RequestDocument(NamedTuple):
-    """A part of a request that brings a file.
+    """A part of a request that contains a file.
 
     Attributes:
-        place: its place in the request.
+        place: its path in the request.
         members: the object with the content, or the id of an uploaded file.
-        is_new: whether it comes with this request, not with an older message.
-        take: receives the text.
-        data_member: the member with the content, in base64.
+        is_new: whether it is part of the new message, not of an older one.
+        take: receives the file's text.
+        data_member: the field with the content, in base64.
     """
 
     place: str
@@ -88,16 +88,16 @@ class RequestDocument(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRequest(Generic[Body]):
-    """A decoded request: who asks, and for what.
+    """A decoded request: the sender and the body.
 
     Attributes:
-        id: begins the ids of its prompts in the engine.
+        id: the prefix of the ids of its prompts in the engine.
         body: the decoded body.
-        size: the length of the body and its documents in bytes.
-        names: the names of the body's fields.
-        caller: the API key. Its priority, if set, replaces the body's.
-        client: the key or address that shares the engine with others.
-        text_format: replaces the body's `response_format`, in Chat Completions form.
+        size: the size of the body and its documents in bytes.
+        names: the client's names of the body's fields.
+        caller: the API key's data. Its priority, if set, replaces the body's.
+        client: the API key or address, for sharing the engine fairly.
+        text_format: replaces the body's `response_format`, in Chat Completions format.
     """
 
     id: str
@@ -113,7 +113,7 @@ class ClientRequest(Generic[Body]):
 
     @property
     def response_format(self) -> Mapping[str, Any] | None:
-        """The constraint on the text, in Chat Completions form; None = any text."""
+        """The constraint on the text, in Chat Completions format; None = any text."""
         return self.body.response_format if self.text_format is None else self.text_format
 
     @property

@@ -1,6 +1,6 @@
-"""Tools that clients run and that their vendors describe by a type alone, such as shells, patches
-and computers. The model calls each as a function; the client gets the items or blocks that its
-vendor's API has for it."""
+"""Tools that clients run and that a vendor's API defines by their type alone, such as shell, patch
+and computer tools. The model calls each as a function; the client gets the vendor's items or
+blocks."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ _WORDS: Final = {
 
 
 def _check(value: Any, schema: Schema, place: str) -> None:
-    """Checks a value against a schema of this module. Optional members may be null, and other
-    members may be present. Raises InvalidField if the value does not follow the schema."""
+    """Checks a value against a schema of this module. Optional fields may be null, and unknown
+    fields are allowed. Raises InvalidField if the value does not match."""
     if "anyOf" in schema:
         options = {option["properties"]["type"]["enum"][0]: option for option in schema["anyOf"]}
         value = typed(value, dict, place)
@@ -88,18 +88,18 @@ def _check(value: Any, schema: Schema, place: str) -> None:
 
 
 class ClientTool(NamedTuple):
-    """A type of tool of OpenAI's API.
+    """A type of tool in OpenAI's API.
 
     Attributes:
         function: the name of the function that the model calls.
         description, parameters: the description of the function in the prompt.
-        call, output: the types of the items of a call and of its result.
-        prefix: the prefix of ids of calls; those of results have an "o" more.
-        member: the member of the item that holds the arguments; "" = the item itself does.
-        item: the schema of the item of a call.
-        result: the schema of the item of a result.
-        fixed: members in addition to the arguments, unless the arguments contain them.
-        others: further members of the item.
+        call, output: the item types of a call and of its result.
+        prefix: the prefix of call ids; results' ids have another "o" after it.
+        member: the item's field with the arguments; "" = the item itself has them.
+        item: the schema of a call's item.
+        result: the schema of a result's item.
+        fixed: fields in addition to the arguments, unless the arguments contain them.
+        others: further fields of the item.
     """
 
     function: str
@@ -115,8 +115,8 @@ class ClientTool(NamedTuple):
     others: Mapping[str, Any] = {}
 
     def members(self, arguments: str) -> dict[str, Any] | None:
-        """Returns the members of the item of a call; None if the arguments are malformed.
-        `arguments` are what the model has written."""
+        """Returns the fields of a call's item, given the arguments that the model wrote; None = the
+        arguments are malformed."""
         try:
             written = orjson.loads(arguments or "{}")
             _check(written, {"type": "object"}, "")
@@ -133,7 +133,7 @@ class ClientTool(NamedTuple):
 
     def events(self, item: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, object]]]:
         """Yields the events about the parts of a call: their types without "response.", and their
-        members."""
+        fields."""
         if self.call == "shell_call":
             for index, command in enumerate(item["action"]["commands"]):
                 place = {"command_index": index}
@@ -146,7 +146,7 @@ class ClientTool(NamedTuple):
             yield "apply_patch_call_operation_diff.done", {**place, "diff": diff}
 
     def arguments(self, item: Mapping[str, Any]) -> Any:
-        """Returns the arguments of a call as the model has written them."""
+        """Returns the arguments of a call as the model wrote them."""
         if self.call == "computer_call":
             return {name: item[name] for name in ("action", "actions") if item.get(name)}
         given = item.get(self.member) or {}
@@ -303,8 +303,8 @@ _SKILLS: Final = _list(_object(dict.fromkeys(("name", "description", "path"), _s
 
 
 def check_item(item: Mapping[str, Any], place: str) -> None:
-    """Checks an item of a call or of a result. Raises InvalidField if a member is missing or of a
-    wrong type."""
+    """Checks a call's or result's item. Raises InvalidField if a field is missing or of a wrong
+    type."""
     kind = item["type"]
     if kind == "computer_call":
         is_single = item.get("actions") is None and item.get("action") is not None
@@ -318,8 +318,8 @@ def check_item(item: Mapping[str, Any], place: str) -> None:
 
 
 def openai_tool(tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]:
-    """Returns the function that stands for a tool of one of OpenAI's types; nothing if the server
-    would have to run it. Raises InvalidField if the tool is malformed."""
+    """Returns the function that represents a tool of one of OpenAI's types; empty if the server
+    would have to run the tool. Raises InvalidField if the tool is malformed."""
     kind = tool.get("type")
     found = CLIENT_TOOLS.get(kind) if isinstance(kind, str) else None
     if found is None:
@@ -357,9 +357,9 @@ def _offered(target: ToolTarget, description: Sequence[str], parameters: Schema)
 
 
 class _Family(NamedTuple):
-    """Tools of one type of Anthropic's, but for the date at its end.
+    """Anthropic's tools of one type, whose versions differ in the date at the end.
 
-    Calls are blocks of the type `tool_use`, so that their schemas are all.
+    Calls are blocks of the type `tool_use`, so only the schemas differ.
 
     Attributes:
         name: the usual name of the tool.
@@ -531,8 +531,8 @@ _DATED: Final = re.compile(
 
 
 def anthropic_tool(tool: Mapping[str, Any], place: str) -> Sequence[OfferedTool]:
-    """Returns the functions that stand for a tool of one of Anthropic's types; nothing if the
-    server would have to run it. Raises InvalidField if the tool is malformed."""
+    """Returns the functions that represent a tool of one of Anthropic's types; empty if the server
+    would have to run the tool. Raises InvalidField if the tool is malformed."""
     found = _DATED.fullmatch(tool["type"])
     if found is None:
         return ()
@@ -584,7 +584,7 @@ def _needed(inputs: Sequence[str]) -> Sequence[str]:
 
 
 def _toolset(tool: Mapping[str, Any], family: str, place: str) -> Sequence[OfferedTool]:
-    """Returns a function for each enabled member of a toolset."""
+    """Returns a function for each enabled tool of a toolset."""
     members, inputs, disabled = _TOOLSETS[family]
     configs, name = tool.get("configs") or {}, f"{place}.configs"
     _check(configs, {"type": "object"}, name)

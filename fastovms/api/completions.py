@@ -1,4 +1,4 @@
-"""Endpoint `/completions`: prompts as text or token ids, suffixes, echo."""
+"""The endpoint `/completions`: prompts as text or token ids, suffixes, echo."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Echo:
 
     Attributes:
         text: the text before each of the prompt's choices.
-        length: the length of `text`, in the unit of the offsets.
+        length: the length of `text`, in the unit of `text_offset`.
         tokens: the prompt's tokens, if their log probabilities are requested.
     """
 
@@ -99,8 +99,8 @@ def make_echo(
 def _offsets(
     token_ids: Sequence[int], text: str, tokenizer: Tokenizer, measure: Measure
 ) -> Iterator[int]:
-    """Yields the offset in `text` at which each token begins. Special tokens, such as BOS, may be
-    missing from the text."""
+    """Yields each token's start offset in `text`. Special tokens, such as BOS, may be missing from
+    the text."""
     for skip_special_tokens in (False, True):
         tracking = TrackingDetokenizer(
             tokenizer.detokenizer(skip_special_tokens=skip_special_tokens), measure
@@ -180,8 +180,7 @@ def completion_body(
     report: TokenReport,
     usage: Usage,
 ) -> Completion:
-    """Returns the unary answer. `samples` hold the whole texts, in order, equally many for each
-    prompt."""
+    """Returns the whole answer. `samples` are complete, in order, equally many for each prompt."""
     n = len(samples) // len(prompts)
     # vLLM always writes its members, with null for an absent value.
     absent = None if envelope.dialect.has_ids else UNSET
@@ -215,8 +214,8 @@ def completion_body(
 
 
 def prompt_members(prompt: CompletionPromptReport, report: TokenReport) -> dict[str, Any]:
-    """Returns the members of a choice about its prompt that the request asks for: `prompt_logprobs`
-    and `prompt_token_ids`."""
+    """Returns the requested fields of a choice about its prompt: `prompt_logprobs` and
+    `prompt_token_ids`."""
     members: dict[str, Any] = {}
     if report.num_prompt_logprobs is not None:
         members["prompt_logprobs"] = prompt_logprobs_body(
@@ -232,8 +231,8 @@ class ChoiceOpening:
     """The encoded start of one prompt's choices in a stream.
 
     Attributes:
-        logprobs: the elements of each of the arrays, without brackets.
-        members: further members of the choice in its first frame, with a comma before them.
+        logprobs: the elements of each of the log probability arrays, without brackets.
+        members: further fields of the choice in its first frame, with a comma before them.
     """
 
     echo: Echo
@@ -247,8 +246,8 @@ class ChoiceOpening:
 
 
 def make_opening(prompt: CompletionPromptReport, report: TokenReport) -> ChoiceOpening:
-    """Returns the parts of a choice's first frame that come from the prompt: the echoed text, its
-    log probabilities and the members of `prompt_members`."""
+    """Returns the parts of a choice's first frame that depend on the prompt: the echoed text, its
+    log probabilities and the fields of `prompt_members`."""
     echoed = echoed_logprobs(prompt.echo, report)
     members = prompt_members(prompt, report)
     return ChoiceOpening(
@@ -337,7 +336,7 @@ class CompletionFrames:
     def _rest(
         self, delta: SampleDelta, logprobs: bytes, members: bytes, choice: int | None
     ) -> bytes:
-        """Returns the members after the text in a frame."""
+        """Returns the fields after the text in a frame."""
         reason = delta.finish_reason and finish_word(delta.finish_reason)
         tail = b',"logprobs":' + logprobs + b',"finish_reason":' + orjson.dumps(reason)
         if self._dialect.has_ids:
@@ -403,8 +402,8 @@ class Completions(ContextHandlers):
     """The handler of `POST /completions`, for every dialect."""
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a request to `/completions`. Raises RequestError, BackendError if the request
-        failed before the answer began."""
+        """Answers a request to `/completions`. Raises RequestError or BackendError if the request
+        fails before the answer begins."""
         context = self._context
         asked = await context.read(request, CompletionRequest, dialect, names_of)
         body, model = asked.body, asked.model
@@ -425,7 +424,7 @@ class Completions(ContextHandlers):
 
 
 def _generates(given: ModelInput[CompletionRequest]) -> bool:
-    """Returns whether tokens are generated; False = only the prompts are scored."""
+    """Returns whether tokens are generated; False = the prompts are only scored."""
     return given.requests[0].params.max_tokens != 0
 
 
@@ -443,7 +442,7 @@ async def _writer(
     """Returns the writer of the answer to a completions request.
 
     Args:
-        prompt_logprobs: log probabilities of prompts that are scored already; None = the generation
+        prompt_logprobs: log probabilities of prompts that are already scored; None = the generation
             computes them if they are requested.
     """
     report, cost = given.report, _prompt_cost(given)
@@ -469,7 +468,7 @@ async def _writer(
 def _make_openings(
     given: ModelInput[CompletionRequest], prompt_logprobs: ScoredPrompts | None
 ) -> list[ChoiceOpening]:
-    """Returns the opening of each choice of a stream. The choices of one prompt share theirs."""
+    """Returns the opening of each choice of a stream. The choices of one prompt share one."""
     prompts = _prompt_reports(given, prompt_logprobs)
     openings = [make_opening(prompt, given.report) for prompt in prompts]
     return [opening for opening in openings for _ in range(given.candidates.n)]

@@ -1,4 +1,4 @@
-"""The constraints on the answer to a request: a grammar, and the limit on reasoning."""
+"""Builds the constraints on an answer: a grammar, and the limit on reasoning."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ _FIELDS: Final = (
 
 
 def constraint_of(request: ClientRequest[GenerationFields], warnings: list[str]) -> Grammar | None:
-    """Returns the constraint that a request asks for, not yet compiled. Appends what
-    cannot be enforced to `warnings`; see `structured.grammar_of`."""
+    """Returns the requested constraint, not yet compiled; None = none. Appends warnings about
+    keywords that cannot be enforced to `warnings`; see `structured.grammar_of`."""
     body = request.body
     if request.response_format is None and all(
         getattr(body, name, None) is None for name in _FIELDS
@@ -68,7 +68,7 @@ whole grammar."""
 
 
 def check_length(grammar: Grammar, config: ApiConfig) -> None:
-    """Raises InvalidField for a source that is too long to compile."""
+    """Raises InvalidField if a grammar's source is too long to compile."""
     length = len(grammar.source) + num_characters(grammar.tree)
     if length > config.max_grammar_length:
         raise InvalidField.about(
@@ -77,9 +77,9 @@ def check_length(grammar: Grammar, config: ApiConfig) -> None:
 
 
 async def compile_grammar(grammar: Grammar, model: ServedModel, client: str) -> Grammar:
-    """Makes a grammar ready to be used in `SamplingParams`. Raises InvalidField if the grammar is
-    invalid; BackendError if too many grammars wait, or the compiler is not available. `client` is
-    the sender."""
+    """Compiles a grammar for `SamplingParams`. Raises InvalidField if it is invalid, and
+    BackendError if too many grammars wait, or the compiler is not available. `client` is the
+    sender."""
     try:
         return await model.backend.compile_grammar(grammar, client)
     except RequestError as error:
@@ -98,9 +98,9 @@ class Constraint(NamedTuple):
 
     Attributes:
         is_optional: whether the constraint is dropped with a warning if it cannot be compiled.
-        parts: the grammars that it consists of, each with the field that errors name.
+        parts: the grammars of which it consists, each with the field that errors name.
         warnings: parts of the request that are not enforced.
-        calls: the calls that it allows; None = none.
+        calls: the tool calls that it allows; None = none.
     """
 
     grammar: Grammar | None
@@ -116,8 +116,8 @@ class _Calls:
 
     Attributes:
         tools: the tools of the request, unchanged.
-        choice: the choice with schemas that grammars can enforce.
-        build: returns the grammar of the answer for a choice. Raises InvalidField.
+        choice: the allowed calls, with schemas reduced to keywords that grammars can enforce.
+        build: returns the grammar of the answer for allowed calls. Raises InvalidField.
     """
 
     tools: ToolUse
@@ -133,12 +133,14 @@ class _Calls:
         return [tool for tool in self.choice.tools if tool.name not in self.tools.strict]
 
     def only(self, tools: Sequence[Tool]) -> Grammar:
-        """Returns the grammar of calls to these tools alone. Raises InvalidField."""
+        """Returns the grammar of calls to these tools alone. Raises InvalidField if it cannot be
+        built."""
         tree = self.tool_format.grammar(replace(self.choice, tools=tools, required=True))
         return Grammar(GrammarKind.CALLS, "", "tools", tree)
 
     def without(self, names: Collection[str]) -> Grammar:
-        """Returns the grammar in which these tools take any arguments. Raises InvalidField."""
+        """Returns the grammar in which these tools accept any arguments. Raises InvalidField if it
+        cannot be built."""
         tools = [
             replace(tool, parameters=_ANY_ARGUMENTS) if tool.name in names else tool
             for tool in self.choice.tools
@@ -146,7 +148,8 @@ class _Calls:
         return self.build(replace(self.choice, tools=tools))
 
     def named(self, tool: Tool, fault: str) -> str:
-        """Returns a fault of a tool's schema after the path of the schema in the request."""
+        """Returns the error message about a tool's schema, beginning with the schema's path in the
+        request."""
         place = self.tools.places.get(tool.name, "tools")
         is_path = re.split(r"[ .:\[]", fault, maxsplit=1)[0] in tool.parameters
         return f"{place}{'.' if is_path else ': '}{fault}"
@@ -155,8 +158,8 @@ class _Calls:
 def constraint(
     request: ClientRequest[GenerationFields], chat: Chat, prompt: str
 ) -> Constraint | None:
-    """Returns the constraint on the answer to a chat, if there is one, in time proportional to the
-    schemas. Raises InvalidField if fields contradict each other, or are malformed. `prompt` is the
+    """Returns the constraint on the answer to a chat; None = none. Takes time proportional to the
+    schemas. Raises InvalidField if fields contradict each other or are malformed. `prompt` is the
     rendered prompt, which may have opened reasoning."""
     tools, served = chat.tools, request.model.chat
     tool_format, reasoning_format = served.tool_format, served.reasoning_format
@@ -199,8 +202,9 @@ def constraint(
 
 
 def _build_grammar(calls: _Calls, config: ApiConfig, warnings: list[str]) -> Grammar:
-    """Returns the grammar of an answer. A tool whose schema the format of calls cannot express, or
-    is too long, takes any arguments if it may, which adds a warning. Raises InvalidField."""
+    """Returns the grammar of an answer. A tool whose schema is too long, or cannot be expressed in
+    the tool-call format, accepts any arguments if it is not strict, with a warning. Raises
+    InvalidField if it is strict."""
     try:
         return calls.build(calls.choice)
     except InvalidField:
@@ -219,9 +223,9 @@ def _build_grammar(calls: _Calls, config: ApiConfig, warnings: list[str]) -> Gra
 async def usable(
     request: ClientRequest[GenerationFields], wanted: Constraint | None
 ) -> Grammar | None:
-    """Compiles the grammar and returns it. Returns None if there is none, or if an optional one
-    cannot be compiled, which adds a warning. A tool whose schema alone cannot be compiled takes any
-    arguments instead, if it may.
+    """Returns the compiled grammar. Returns None if there is none, or if an optional one cannot be
+    compiled, with a warning. If only one tool's schema cannot be compiled, that tool accepts any
+    arguments, unless it is strict.
 
     Raises:
         InvalidField: the grammar is invalid. The error names the invalid part if there is one.
@@ -264,9 +268,9 @@ async def _refused(
     *,
     is_all: bool = False,
 ) -> dict[str, str]:
-    """Returns the fault of each tool whose calls cannot be compiled, by name. Tries halves of the
-    tools, then halves of those, so that few grammars are compiled. Their results are cached.
-    `is_all` says whether it is known that the tools cannot be compiled together."""
+    """Returns the error of each tool whose calls cannot be compiled, by name. Tests halves of the
+    tools, then halves of those, so that few grammars are compiled. Results are cached. `is_all`: it
+    is already known that the tools cannot be compiled together."""
     try:
         if not is_all or len(tools) == 1:
             await compile_grammar(calls.only(tools), request.model, request.client)
@@ -280,7 +284,7 @@ async def _refused(
 
 
 async def _fault(request: ClientRequest[GenerationFields], calls: _Calls, tool: Tool) -> str:
-    """Returns the fault of a tool's schema by itself; "" = there is none."""
+    """Returns the error of a tool's schema alone; "" = none."""
     grammar = Grammar(GrammarKind.JSON_SCHEMA, tool.arguments.schema, "tools")
     try:
         await request.model.backend.compile_grammar(grammar, request.client)
@@ -337,9 +341,9 @@ def with_reasoning_budget(
     prompt: Prompt,
     warnings: list[str],
 ) -> SamplingParams:
-    """Returns the parameters with the limit on reasoning, if there is one: that of the request, of
-    its effort, or of the operator, in this order. Raises InvalidField if the backend cannot limit
-    reasoning, and the request asks for it. `warnings` is extended where the limit is not kept."""
+    """Returns the parameters with the limit on reasoning, if there is one: the request's, its
+    effort's, or the operator's, in this order. Raises InvalidField if the request sets a limit and
+    the backend cannot enforce it; a limit of other origin that is not enforced adds a warning."""
     asked, model = request.body.thinking_token_budget, request.model
     limit = asked
     if limit is None:

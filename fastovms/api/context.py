@@ -1,4 +1,4 @@
-"""The shared dependencies of all generating endpoints: models, configuration, metrics, ids."""
+"""The dependencies shared by all generating endpoints: models, configuration, metrics, ids."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class ApiContext:
     """The dependencies of handlers.
 
     Attributes:
-        new_id: makes unique ids of 32 random hexadecimal digits.
+        new_id: creates unique ids of 32 random hexadecimal digits.
         find_budget: returns the limits of a tenant's API key, for work without a client.
         tracer: records spans of generations; None = no spans are recorded.
-        read_files: hands each document of a request its text, and returns the characters of all;
-            None = no model can read them.
+        read_files: replaces the documents of a request by their texts, and returns the total number
+            of characters; None = no model can read documents.
     """
 
     models: ServedModels
@@ -52,16 +52,16 @@ class ApiContext:
     read_files: Callable[[Request, Sequence[RequestDocument]], Awaitable[int]] | None = None
 
     def new_call_id(self) -> str:
-        """Returns an id for a call, as long as OVMS's. The templates of Mistral's models take no
-        other length."""
+        """Returns an id for a tool call, with the length of OVMS's ids, which the templates of
+        Mistral's models require."""
         return self.new_id()[-_CALL_ID_LENGTH:]
 
     async def read_documents(
         self, request: Request, find: Callable[[], Iterable[RequestDocument]], size: int
     ) -> int:
-        """Replaces the documents of a request by their texts. Returns the characters of all texts.
-        Raises RequestError if a document of the last message cannot be read. `find` returns the
-        documents, in time proportional to `size`."""
+        """Replaces the documents of a request by their texts. Returns the total number of
+        characters. Raises RequestError if a document of the last message cannot be read. `find`
+        returns the documents, in time proportional to `size`."""
         if self.read_files is None:
             return 0
         given = await offload.run(lambda: list(find()), size)
@@ -76,9 +76,9 @@ class ApiContext:
     ) -> ClientRequest[Body]:
         """Reads a body and finds its model. Records the model and whether the answer is streamed
         for logs and metrics. The model stays loaded until the request ends. If the model must be
-        loaded first, a client that wants a stream gets comments while it waits. Raises BackendError
-        if the model cannot be loaded now; RequestError as `read_named` does, and if the model
-        does not generate text."""
+        loaded first, a client that wants a stream gets SSE comments while it waits. Raises
+        BackendError if the model cannot be loaded now, RequestError if it does not generate text,
+        and the errors of `read_named`."""
         body, known = await read_named(request, schema, self.models, dialect, self.bodies)
         tasks, streams = (Task.TEXT_GENERATION,), is_streamed(body)
         model = await hold_model(request, known, self.models, tasks, streams=streams)
@@ -97,7 +97,7 @@ class ApiContext:
         new_id: str | None = None,
     ) -> ClientRequest[Body]:
         """Returns the record of a decoded request, and records whether the answer is streamed.
-        `new_id` is its id if it has one already."""
+        `new_id` is its id; "" = create one."""
         request.log_fields["stream"] = is_streamed(body)
         return ClientRequest(
             id=new_id or self.new_id(),
@@ -115,7 +115,7 @@ class ApiContext:
     def envelope(
         self, prefix: str, new_id: str, body: GenerationFields, model: str, dialect: Dialect
     ) -> Envelope:
-        """Returns the members that every part of an answer repeats.
+        """Returns the fields that are repeated in every part of an answer.
 
         Args:
             prefix: the beginning of the answer's id.
@@ -137,8 +137,8 @@ class ApiContext:
         prefix: str,
         kind: GenerationKind = GenerationKind.CHAT,
     ) -> tuple[Envelope, TextGeneration]:
-        """Returns the members that every part of an answer repeats, and its generation. `prefix` is
-        the beginning of the answer's id."""
+        """Returns the fields that are repeated in every part of an answer, and the generation.
+        `prefix` is the beginning of the answer's id."""
         asked = given.asked
         model, dialect = asked.model.info.name, asked.dialect
         envelope = self.envelope(prefix, asked.id, asked.body, model, dialect)
@@ -153,8 +153,8 @@ class ApiContext:
         response_id: str,
         conversation_id: str | None = None,
     ) -> BeginSpan | None:
-        """Returns a function that begins the span of a request's generation, and records it as the
-        request's; None if tracing is off."""
+        """Returns a function that begins the span of a request's generation and stores it in the
+        request; None = tracing is off."""
         tracer = self.tracer
         if tracer is None:
             return None
@@ -182,7 +182,7 @@ class ApiContext:
 
 
 class ContextHandlers:
-    """Handlers that need nothing but the context."""
+    """Base class of handlers that need only the context."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context

@@ -39,13 +39,13 @@ END: Final = b"\n\n"
 
 
 def frame(data: bytes, name: str = "") -> bytes:
-    """Returns the frame of one event, with an `event:` line if `name` is given."""
+    """Returns the SSE frame of one event, with an `event:` line if `name` is given."""
     event = START + data + END
     return _NAME + name.encode() + b"\n" + event if name else event
 
 
 def split_frame(event: bytes) -> tuple[bytes, bytes]:
-    """Returns the name and the JSON of a frame that has an `event:` line."""
+    """Returns the event name and the JSON of a frame with an `event:` line."""
     name, _, data = event.removeprefix(_NAME).partition(b"\n")
     return name, data[len(START) : -len(END)]
 
@@ -65,9 +65,9 @@ class ErrorReport(NamedTuple):
     """The details of an error that a client receives.
 
     Attributes:
-        param: the faulty field; None = not a single field.
+        param: the invalid field; None = not a single field.
         code: the reason, for programs; None = no code.
-        request_id: the id of the request that has failed.
+        request_id: the id of the failed request.
     """
 
     status: int
@@ -82,9 +82,9 @@ class ErrorForm:
     """The error format of one family of clients.
 
     Attributes:
-        kind: the type of the body of an error.
-        answer: makes the body.
-        last_frames: makes the frames that end a stream from the error's JSON.
+        kind: the type of an error's body.
+        answer: creates the body.
+        last_frames: returns the frames that end a stream, given the error's JSON.
     """
 
     kind: type[AnswerSchema]
@@ -97,17 +97,17 @@ class ErrorForm:
 
 
 class AnswerSchema(Struct, forbid_unknown_fields=True):
-    """The base of all types of answers. Answers have only the declared members. Optional members
-    are `UNSET` by default; members with another default are always present."""
+    """The base class of all answers. Answers have only the declared fields. Optional fields are
+    `UNSET` by default; fields with another default are always present."""
 
 
 def or_unset(value: T | None) -> T | UnsetType:
-    """Returns the value of a member that is left out if there is none."""
+    """Returns the value, or `UNSET` for None, so that the field is left out."""
     return UNSET if value is None else value
 
 
 class ErrorDetails(AnswerSchema):
-    """An error in OpenAI's format. `param` names the faulty field."""
+    """An error in OpenAI's format. `param` names the invalid field."""
 
     message: str
     type: str
@@ -134,7 +134,7 @@ class OllamaError(AnswerSchema):
 
 
 class AnthropicErrorCode(AnswerSchema):
-    """Why, for programs."""
+    """The reason for an error, for programs."""
 
     error_code: str
 
@@ -291,8 +291,7 @@ def describe(error: Exception) -> tuple[str, str | None, str | None]:
 
 
 def render_error(request: Request, status: int, message: str) -> Response:
-    """Returns the answer to an error of the HTTP layer itself (no such route, body too large,
-    ...)."""
+    """Returns the response for an error of the HTTP layer (no such route, body too large, ...)."""
     report = ErrorReport(status, message, request_id=request.id)
     dialect = ANTHROPIC if is_anthropics(request) else dialect_of(request.path)
     body = dialect.error_form.body(report)
@@ -300,7 +299,7 @@ def render_error(request: Request, status: int, message: str) -> Response:
 
 
 def is_anthropics(request: Request) -> bool:
-    """Returns whether the client is Anthropic's. It uses some paths of OpenAI's, but sends the
+    """Returns whether the client is Anthropic's, which uses some of OpenAI's paths, but sends the
     version of its API in a header."""
     return "anthropic-version" in request.headers
 
@@ -345,10 +344,11 @@ class ResponsesStyle:
         names_events: whether frames have an `event:` line.
         has_error_events: whether an `error` event precedes `response.failed`.
         length_reason: the incomplete reason of an answer that reached its limit.
-        summarizes_reasoning: whether reasoning is written as a summary, rather than as text.
-        efforts: the values of `reasoning.effort` that are accepted.
-        skips_unknown_types: whether tools of unknown types are ignored with a warning, not refused.
-        takes_empty_input: whether the input may be an empty text or list.
+        summarizes_reasoning: whether reasoning is written as a summary instead of text.
+        efforts: the accepted values of `reasoning.effort`.
+        skips_unknown_types: whether tools of unknown types are ignored with a warning instead of
+            refused.
+        takes_empty_input: whether the input may be an empty string or list.
         outputs_need_call_ids: whether outputs of function calls must have a `call_id`.
         takes_stream_options: whether `stream_options` is accepted.
         takes_logprobs_field: whether `logprobs` is accepted in a stream.
@@ -376,46 +376,47 @@ class Dialect:
     Attributes:
         name: the dialect's name in logs and tests.
         prefixes: URL prefixes, each serving the same routes.
-        error_form: the form of errors.
+        error_form: the format of errors.
         malformed_body_status: the status for a body that is not a JSON object.
-        body_level_fields: fields whose faults count as a malformed body.
+        body_level_fields: fields whose errors count as a malformed body.
         model_required: whether a request must name its model.
         unknown_model: the error about a model that is not served, with braces for its name.
         refuses_null: fields in which null is not the same as absent, in the order in which they are
             checked.
         default_max_tokens: the default for completions; None = the model's default, or its context
             if it has none.
-        clamps_max_tokens: whether a `max_tokens` beyond the context or the model's limit is
-            lowered, not refused.
+        clamps_max_tokens: whether a `max_tokens` beyond the context or the model's limit is lowered
+            instead of refused.
         max_stop_strings: the maximum number of stop strings; None = only the server's own limit.
         stop_in_streams: whether a stream includes, by default, the stop string that ended it.
         strict_stream_options: whether unknown `stream_options` are refused.
-        best_of_is_beam_search: whether `best_of` is a beam width, limited by the model and not
-            available in streams.
+        best_of_is_beam_search: whether `best_of` is the number of beams, limited by the model and
+            not available in streams.
         has_ids: whether responses carry `id`, `system_fingerprint` and `stop_reason`.
-        has_meta: whether sorted documents come with Cohere's `meta`.
+        has_meta: whether rerank answers have Cohere's `meta`.
         stream_object: the `object` of a completion's stream chunks.
-        handshake: whether a stream opens with an empty chunk if the first token gives no text yet.
-        takes_text_for_messages: whether `messages` may be one text.
+        handshake: whether a stream begins with an empty chunk if the first token has no text yet.
+        takes_text_for_messages: whether `messages` may be a string.
         takes_image_url_strings: whether `image_url` of a part may be the URL itself.
         completes_vision_models: whether vision models accept prompts without messages.
-        flat_tools: whether a tool's members may be given next to its type.
-        checks_results: whether an id of a tool's result must be that of a call before it, and of no
-            other result of the turn.
+        flat_tools: whether a tool's fields may be given next to its type.
+        checks_results: whether the id of a tool result must be that of an earlier call, and unique
+            in the turn.
         checks_tool_choice: whether a choice of an unknown tool is refused; otherwise no tool is
             called.
         parses_special_tokens: whether tool calls and reasoning are parsed also with
             `skip_special_tokens: false`.
         continues_roles: whether an answer without a generation prompt gets the role of the last
             message.
-        reasoning_members: the members of a message that hold its reasoning.
-        lists_no_calls: whether a message without calls has an empty list of them.
-        has_null_content: whether the content of a message with only tool calls is null, not empty.
+        reasoning_members: the fields of a message with its reasoning.
+        lists_no_calls: whether a message without calls has an empty list `tool_calls`.
+        has_null_content: whether the content of a message with only tool calls is null instead of
+            "".
         ends_named_call_with_stop: whether `finish_reason` is "stop" after a call whose function the
             request names.
         responses: the differences in the Responses API.
         text_length: the unit of `text_offset`.
-        owned_by: the member of model cards; `describes_models` adds vLLM's fields to them.
+        owned_by: the field of model cards; `describes_models` adds vLLM's fields to the cards.
     """
 
     name: str = "openai"
@@ -537,7 +538,7 @@ below `/v2`, have OVMS's errors."""
 
 
 def dialect_of(path: str) -> Dialect:
-    """Returns the dialect in which `path` is answered; paths of no family get OpenAI's."""
+    """Returns the dialect in which `path` is answered; OpenAI's for paths of no dialect."""
     below = f"{path}/"
     for prefix, dialect in _FAMILIES.items():
         if below.startswith(f"{prefix}/"):

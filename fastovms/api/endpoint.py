@@ -1,5 +1,4 @@
-"""Parts of requests and answers that endpoints share: URL queries, path spelling, metadata, pages
-of lists, warnings."""
+"""Helpers that endpoints share: URL queries, path spelling, metadata, pages of lists, warnings."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ ApiHandler = Callable[[Request, Dialect], Awaitable[Response | None]]
 
 def endpoint(handler: ApiHandler, dialect: Dialect) -> Handler:
     """Returns the `Handler` of one route. It refuses a request whose API key has reached a limit,
-    converts errors to responses, except cancellation, and releases the request's resources at its
+    converts errors to responses, except cancellation, and releases the request's resources at the
     end."""
 
     async def answer(request: Request) -> Response | None:
@@ -82,9 +81,9 @@ class Operation:
 
     Attributes:
         answer: the type of the 200 answer; None = every request is refused.
-        section: the title that the operation is listed under.
+        section: the title under which the operation is listed.
         media_type: the answer's media type, if not JSON.
-        body: the type that reads the request's body.
+        body: the type of the request's body.
         body_type: the body's media type, if not JSON.
         required: the body's required fields.
         events: the type of the frames of a streamed answer; None = never streamed.
@@ -92,8 +91,8 @@ class Operation:
         query: the types of the query's parameters.
         examples: example bodies by title, or the name of an entry of `openapi.examples`; the
             model's name is added to bodies with a `model` field.
-        answered: an example answer; None = that of the entry.
-        upgrades: whether the path takes WebSocket connections only.
+        answered: an example answer; None = from the entry of `openapi.examples`.
+        upgrades: whether the path accepts only WebSocket connections.
     """
 
     summary: str
@@ -112,10 +111,10 @@ class Operation:
 
 
 class Route(NamedTuple):
-    """An endpoint: the handler of a method and a path.
+    """The handler of a method and a path.
 
     Attributes:
-        path: the pattern, as `Router.add` reads it.
+        path: the pattern; see `Router.add`.
         operation: its OpenAPI description; None = not described.
     """
 
@@ -142,7 +141,7 @@ T = TypeVar("T")
 
 
 class Page(NamedTuple):
-    """A page of a list that a client asks for.
+    """A client's request for one page of a list.
 
     Attributes:
         after: the id of the entry before the page; None = from the beginning (or the end).
@@ -155,7 +154,7 @@ class Page(NamedTuple):
 
 class UrlQuery:
     """The query parameters of one request, by name. The last of repeated values counts. Raises
-    RequestError if too many parameters."""
+    RequestError if there are too many parameters."""
 
     def __init__(self, request: Request) -> None:
         try:
@@ -177,13 +176,13 @@ class UrlQuery:
         return self._values.get(name, [None])[-1]
 
     def flag(self, name: str) -> bool:
-        """Reads a boolean parameter, in the spellings of Python and vLLM's clients too. Raises
+        """Returns a boolean parameter, also in the spellings of Python and vLLM's clients. Raises
         InvalidField if the value is not a boolean."""
         return self._choice(name, _FLAGS, default=False)
 
     def number(self, name: str, low: int, high: int = _MAX_NUMBER) -> int | None:
-        """Reads an integer parameter; None = absent. Raises InvalidField if the value is not an
-        integer, or out of range."""
+        """Returns an integer parameter; None = absent. Raises InvalidField if the value is not an
+        integer or out of range."""
         text = self.text(name)
         if text is None:
             return None
@@ -312,7 +311,7 @@ _MAX_VALUE: Final = 512
 
 
 def read_metadata(given: Mapping[str, Any] | None) -> dict[str, str]:
-    """Reads `metadata`. Raises InvalidField if `metadata` exceeds OpenAI's limits."""
+    """Returns `metadata` after checking it. Raises InvalidField if it exceeds OpenAI's limits."""
     metadata = dict(given or {})
     if len(metadata) > _MAX_KEYS:
         raise InvalidField.about(
@@ -350,8 +349,8 @@ _CODE: Final = "299"
 
 
 def warning_headers(warnings: Sequence[str], request: Request) -> HeaderPairs:
-    """Returns a header with the warnings and those of the request, if there are any. Logs the
-    warnings; those of the request are in the log."""
+    """Returns a header with the warnings and those of the request, if there are any. Logs
+    `warnings`; the request's own are already in the log."""
     if warnings:
         logger.warning("request %s: %s", request.id, "; ".join(warnings)[:_MAX_LENGTH])
     text = "; ".join((*warnings, *request.warnings))[:_MAX_LENGTH]

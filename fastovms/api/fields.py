@@ -1,4 +1,4 @@
-"""Fields that several endpoints share: their checks, ranges and defaults."""
+"""Reads and checks the fields that several endpoints share."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MAX_CACHE_SALT: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Stopping:
-    """The stop strings of a sample, and whether its text keeps them.
+    """The stop strings of a sample, and whether its text includes them.
 
     A stop string within the first `min_tokens` tokens is ignored, as in vLLM. A stop string in
     reasoning or in a tool call ends the sample only with `in_reasoning`.
@@ -55,7 +55,7 @@ class Stopping:
 
 
 class Queueing(NamedTuple):
-    """The place of a request in the queue and in the prefix cache."""
+    """The fields of a request for the queue and the prefix cache."""
 
     priority: int
     cache_salt: str | None
@@ -142,8 +142,8 @@ def stopping(
 
 
 def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
-    """Returns the requested number of top log probabilities per token, after checking it. Raises
-    InvalidField if the number exceeds the server's limit."""
+    """Returns the number of top log probabilities per token, after checking it. Raises InvalidField
+    if it exceeds the server's limit."""
     limit = config.max_logprobs
     if value is None or 0 <= value <= limit or (limit == ALL_LOGPROBS and value >= limit):
         return value
@@ -152,12 +152,12 @@ def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
 
 
 def queueing(body: GenerationFields, caller: Caller, owner: str) -> Queueing:
-    """Reads the fields that decide a tenant's place in the queue. Raises InvalidField if
-    `cache_salt` is invalid.
+    """Reads the fields for the queue and the prefix cache. Raises InvalidField if `cache_salt` is
+    invalid.
 
     Args:
         caller: its priority, if set, replaces the body's.
-        owner: the key or address of the client.
+        owner: the API key or address of the client.
     """
     salt = body.cache_salt
     if salt is not None and (
@@ -173,7 +173,7 @@ def queueing(body: GenerationFields, caller: Caller, owner: str) -> Queueing:
 
 
 def request_id(body: GenerationFields, default: str) -> str:
-    """Returns the id that the client gave, or `default`. Raises InvalidField if the id is not
+    """Returns the client's id, or `default`. Raises InvalidField if the client's id is not
     valid."""
     given = body.request_id
     if given is None:
@@ -183,11 +183,11 @@ def request_id(body: GenerationFields, default: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The number of texts generated and returned for a prompt.
+    """The number of samples generated and returned for a prompt.
 
     Attributes:
-        n: how many are returned for each prompt.
-        num_samples: how many are generated; if more than `n`, the most likely are returned.
+        n: the number returned for each prompt.
+        num_samples: the number generated; if more than `n`, the most likely ones are returned.
         is_greedy: whether the requested beam search has one beam, which is greedy decoding.
     """
 
@@ -198,14 +198,14 @@ class Candidates:
 
     @property
     def are_ranked(self) -> bool:
-        """Whether the samples must be ranked. The results of a beam search are already in order."""
+        """Whether the samples must be ranked. The results of a beam search are already ordered."""
         return self.num_samples > self.n
 
 
 def candidates(
     body: GenerationFields, dialect: Dialect, defaults: SamplingDefaults, limits: ModelLimits
 ) -> Candidates:
-    """Reads the fields `n`, `best_of` and beam search. Raises InvalidField if the numbers
+    """Reads `n`, `best_of` and the fields of beam search. Raises InvalidField if the numbers
     contradict each other, or are not available in streams."""
     n = body.n or 1
     best_of = body.best_of
@@ -313,10 +313,10 @@ _RETENTIONS: Final = ("in_memory", "in-memory", "24h")
 
 
 class PromptCaching(NamedTuple):
-    """The wishes of a request for the prefix cache, which is used without them too.
+    """The request's options for the prefix cache, which is used without them, too.
 
     Attributes:
-        echoed: the options as echoed in a response; None if the request has none.
+        echoed: the options as echoed in a response; None = the request has none.
         prewarms: whether the prompt is only computed.
     """
 
@@ -350,7 +350,7 @@ _TOKEN_ID = re.compile(r"0|[1-9][0-9]{0,9}")
 
 @dataclass(frozen=True, slots=True)
 class TokenRules:
-    """The members of `SamplingParams` with token ids; `bad_words` are still text."""
+    """The attributes of `SamplingParams` with token ids; `bad_words` are still strings."""
 
     logit_bias: tuple[tuple[int, float], ...]
     allowed_token_ids: tuple[int, ...] | None
@@ -379,7 +379,7 @@ def token_rules(body: GenerationFields, model: ModelInfo, config: ApiConfig) -> 
 
 
 def bad_words_token_ids(words: Iterable[str], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
-    """Returns the token ids of each word at the beginning of a text and after a space; a word that
+    """Returns the token ids of each word at the beginning of text and after a space; a word that
     begins with a space has only that form. (vLLM bans the second form only if it has the same
     number of tokens.)"""
     found: list[tuple[int, ...]] = []
@@ -439,9 +439,9 @@ class TokenBudget(NamedTuple):
 
     Attributes:
         requested: the request's number; None = not given.
-        max_tokens: the limit apart from the context; None = as many as fit into the context, 0 =
+        max_tokens: the limit, apart from the context; None = as many as fit into the context, 0 =
             nothing is generated.
-        may_be_cut: whether `max_tokens` is lowered to fit into the context, not refused.
+        may_be_cut: whether `max_tokens` is lowered to fit into the context instead of refused.
     """
 
     requested: int | None
@@ -457,7 +457,7 @@ def token_budget(
     may_reach_limit: bool = False,
 ) -> TokenBudget:
     """Returns the token budget of a request. Raises InvalidField if the number exceeds the
-    operator's limit, and the dialect refuses that.
+    operator's limit and the dialect does not lower it.
 
     Args:
         default: the number if neither the request nor the model sets one.
@@ -514,8 +514,8 @@ def fit_max_tokens(
 def truncation(
     body: GenerationFields, model: ModelInfo, max_tokens: int | None, clamps: bool
 ) -> Truncation | None:
-    """Reads how many tokens of a long prompt are kept, and from which side. Raises InvalidField if
-    a number is beyond the context, or the side unknown."""
+    """Reads how many tokens of a long prompt are kept, and from which side; None = not truncated.
+    Raises InvalidField if a number exceeds the context, or the side is unknown."""
     side = body.truncation_side
     if side not in (None, "left", "right"):
         raise wrong("truncation_side", '"left" or "right"', side)
@@ -534,7 +534,7 @@ def truncation(
 
 def _longest_prompt(model: ModelInfo, max_tokens: int | None, clamps: bool) -> int:
     """Returns the maximum number of prompt tokens with this `max_tokens`. If that were less than
-    half of the context and `max_tokens` may be lowered, half of the context is returned: a large
+    half of the context and `max_tokens` may be lowered, returns half of the context: a large
     `max_tokens` is usually only an upper bound."""
     context = model.max_model_len
     if max_tokens is None or (clamps and max_tokens > context // 2):
@@ -543,8 +543,8 @@ def _longest_prompt(model: ModelInfo, max_tokens: int | None, clamps: bool) -> i
 
 
 def num_drafts(body: GenerationFields) -> int | None:
-    """Returns the number of tokens to draft for each step; None = the model's default. Raises
-    InvalidField if it contradicts `assistant_confidence_threshold`."""
+    """Returns the number of draft tokens per step; None = the model's default. Raises InvalidField
+    if it contradicts `assistant_confidence_threshold`."""
     number = body.num_assistant_tokens
     if body.assistant_confidence_threshold is not None:
         if number:
@@ -564,12 +564,12 @@ class TokenReport:
     """The details about tokens that an answer reports in addition to their text.
 
     Attributes:
-        num_logprobs: how many top log probabilities of each token; None = no `logprobs` object.
-        num_prompt_logprobs: as for `num_logprobs`, for vLLM's `prompt_logprobs`.
-        num_scored: how many top log probabilities of each prompt token the model computes; None =
-            the prompt is not scored.
-        has_token_ids: whether log probabilities of the prompt and of the text are reported.
-        has_timings: whether the answer reports its duration.
+        num_logprobs: the number of top log probabilities per token; None = no `logprobs` object.
+        num_prompt_logprobs: the same for vLLM's `prompt_logprobs`.
+        num_scored: the number of top log probabilities per prompt token that the model computes;
+            None = the prompt is not scored.
+        has_token_ids: whether the token ids of the prompt and of the text are reported.
+        has_timings: whether the answer reports its durations.
     """
 
     num_logprobs: int | None
@@ -587,11 +587,11 @@ class TokenReport:
 def token_report(
     request: ClientRequest[GenerationFields], logprobs: int | None, *, scores: bool = False
 ) -> TokenReport:
-    """Reads which token details the answer reports. Raises InvalidField if the number exceeds the
+    """Reads which token details the answer reports. Raises InvalidField if a number exceeds the
     server's limit, or the detail is not available in streams.
 
     Args:
-        logprobs: how many top log probabilities of each token the request asks for.
+        logprobs: the requested number of top log probabilities per token.
         scores: whether the endpoint reports `prompt_logprobs`.
     """
     body, config, name = request.body, request.config, request.names.logprobs
@@ -635,7 +635,7 @@ def _check_listed(
 
 
 def num_values(num_top: int | None, model: ModelInfo) -> int:
-    """Returns the number of log probabilities reported for a token if its `num_top` likeliest
+    """Returns the number of log probabilities reported per token if its `num_top` most likely
     alternatives are requested."""
     if num_top is None:
         return 0

@@ -1,4 +1,4 @@
-"""Runs a request on its backend: submits samples, collects their tokens, and yields deltas of
+"""Runs a request on its backend: submits samples, receives their tokens, and passes on deltas of
 text."""
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from fastovms.text.scanning import TEXT_PIECES, Piece, joined
 def submit_all(
     backend: GenerationBackend, submissions: Iterable[tuple[GenerationRequest, OutputCallback]]
 ) -> None:
-    """Queues all prompts. None runs before the function returns; if it raises, the caller aborts
-    the queued ones. Raises InvalidField if the request has more prompts than the queue can ever
-    hold; RequestError if a prompt can never run; BackendError if the backend cannot take the
+    """Queues all prompts. None runs before the function returns; if it raises, the caller must
+    abort the queued ones. Raises InvalidField if the request has more prompts than the queue can
+    ever hold, RequestError if a prompt can never run, and BackendError if the backend refuses the
     prompts."""
     num_others = backend.stats().num_waiting
     num_queued = 0
@@ -70,10 +70,10 @@ class SampleDelta(NamedTuple):
 
     Attributes:
         choice: prompt position * n + sample.
-        text: new text, empty while it is held back or if the text is parsed into `pieces`.
+        text: new text; empty while it is held back, or if the text is parsed into `pieces`.
         finish_reason: set on the sample's last delta only.
-        stop_reason: the stop string that ended the sample, the id among `stop_token_ids`, or that a
-            repetition did.
+        stop_reason: what ended the sample: a stop string, an id among `stop_token_ids`, or a
+            repetition.
         num_tokens: tokens of the sample so far, as usage counts them.
         tokens: the tokens whose text begins in `text`, if tracked; without tokens that a stop
             string has cut off.
@@ -98,7 +98,7 @@ class SampleDelta(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of characters by which it counts against the buffer of a slow client."""
+        """The number of characters that count against the buffer of a slow client."""
         size = len(self.text) + len(self.parsed) + _TOKEN_COST * len(self.tokens)
         for piece in self.pieces:
             size += len(piece.text) if isinstance(piece, TEXT_PIECES) else _CALL_COST
@@ -117,10 +117,11 @@ def merged(deltas: Sequence[SampleDelta]) -> SampleDelta:
 
 
 class Usage(NamedTuple):
-    """The cost of a request so far; a prompt counts once, regardless of the number of samples.
+    """The token counts of a request so far; a prompt counts once, regardless of the number of
+    samples.
 
     Attributes:
-        reasoning_tokens: how many of the completion tokens are reasoning; None if the text is not
+        reasoning_tokens: how many of the completion tokens are reasoning; None = the text is not
             parsed.
         timings: the durations of its one sample; None = not reported.
     """
@@ -139,7 +140,7 @@ Clock = Callable[[], float]
 
 
 class SampleProgress:
-    """The tokens of one sample so far.
+    """The number of tokens of one sample so far, and their times.
 
     Attributes:
         position: the index of its prompt in the request.
@@ -157,11 +158,11 @@ class SampleProgress:
 
 
 class RequestProgress:
-    """The tokens of one request so far, with their times.
+    """The token counts of one request so far, and their times.
 
     Attributes:
-        samples: all samples, ordered by prompt...
-        num_prompt_tokens, num_cached_tokens: the counts of each prompt.
+        samples: all samples, ordered by prompt.
+        num_prompt_tokens, num_cached_tokens: the counts for each prompt.
         started_at: seconds on the clock.
     """
 
@@ -205,8 +206,8 @@ class RequestProgress:
         log_fields["completion_tokens"] = 0
 
     def note_scored(self, num_cached_tokens: Sequence[int]) -> None:
-        """Sets each prompt's number of cached tokens from an earlier scoring of the same request.
-        Blocks that this scoring itself has cached do not count."""
+        """Sets each prompt's number of cached tokens, measured by an earlier scoring of the same
+        request; blocks cached by that scoring do not count."""
         self.num_cached_tokens = list(num_cached_tokens)
         self._log_fields["cached_tokens"] = sum(num_cached_tokens)
         self._is_scored = True
@@ -215,7 +216,7 @@ class RequestProgress:
         self, sample: SampleProgress, output: GenerationOutput, num_tokens: int
     ) -> None:
         """Records an output that an earlier process produced, without times. `num_tokens` is the
-        sample's number of tokens now."""
+        sample's new number of tokens."""
         self._has_times = False
         self.num_cached_tokens[sample.position] = output.num_cached_tokens
         if output.num_prompt_tokens is not None:
@@ -231,8 +232,8 @@ class RequestProgress:
     def note_output(
         self, sample: SampleProgress, output: GenerationOutput, num_tokens: int
     ) -> None:
-        """Records an output of a sample. `num_tokens` is the sample's number of tokens now. It
-        decreases where a stop string was completed before text that was held back."""
+        """Records an output of a sample. `num_tokens` is the sample's new number of tokens, which
+        decreases if a stop string was completed before text that was held back."""
         position = sample.position
         if output.queue_time is not None:
             self._queue_times[position] = output.queue_time
@@ -268,7 +269,7 @@ class RequestProgress:
         sample.last_token_at = now
 
     def timings(self, sample: SampleProgress) -> SampleTimings | None:
-        """Returns the durations of a sample's phases; None if it has no token, its waiting time is
+        """Returns the durations of a sample's phases; None if it has no token, its queue time is
         unknown, or another process computed a part of it."""
         if not self._has_times:
             return None
@@ -281,7 +282,7 @@ class RequestProgress:
         return SampleTimings(queue, prefill, decode, sample.num_tokens, self._num_accepted_tokens)
 
     def end(self, reasons: Sequence[FinishReason], error: BaseException | None) -> GenerationEnd:
-        """Returns the attributes that a span gets at its end.
+        """Returns the final attributes of the request's span.
 
         Args:
             reasons: the finish reasons, one for each sample.
@@ -297,7 +298,8 @@ class RequestProgress:
         )
 
     def _phases(self) -> list[Phase]:
-        """Returns the phases that the first sample has reached, and how many seconds ago."""
+        """Returns the phases that the first sample has reached, and how many seconds ago each
+        began."""
         now, sample, submitted_at = self._clock(), self.samples[0], self._submitted_at
         if submitted_at is None:
             return []
@@ -349,9 +351,9 @@ class _Sample:
 class TextGeneration:
     """Runs the prompts of one API request.
 
-    The backend's outputs arrive as callbacks on the event loop and are pushed straight through
-    detokenizer, stop strings and output parser to the consumer: no queue, and no task is woken for
-    a token.
+    The backend's outputs arrive as callbacks on the event loop and pass directly through
+    detokenizer, stop strings and output parser to the consumer, without a queue or a task per
+    token.
 
     Use as a context manager: leaving it aborts running samples.
 
@@ -460,8 +462,8 @@ class TextGeneration:
         self._progress.note_scored(num_cached_tokens)
 
     async def run(self, on_delta: DeltaCallback) -> None:
-        """Submits the prompts and returns when every sample is finished. It raises as `submit` and
-        `finished` do."""
+        """Submits the prompts and returns when every sample is finished. Raises the errors of
+        `submit` and `finished`."""
         self.submit(on_delta)
         await self.finished()
 
@@ -494,8 +496,8 @@ class TextGeneration:
         """Queues the prompts, unless all of their samples are already finished.
 
         `on_delta` is called on the event loop for every step of every sample; an exception in it
-        ends the run. Raises RequestError if a prompt can never run; BackendError if the backend
-        cannot take the prompts. `on_output` is called with each output of the backend, before its
+        ends the run. Raises RequestError if a prompt can never run, and BackendError if the backend
+        refuses the prompts. `on_output` is called with each output of the backend, before its
         delta.
         """
         self._on_delta, self._on_heard = on_delta, on_output
@@ -514,13 +516,12 @@ class TextGeneration:
         )
 
     async def finished(self) -> None:
-        """Returns when every sample is finished. Raises BackendError, or the error of
-        `on_delta`."""
+        """Waits until every sample is finished. Raises BackendError, or the error of `on_delta`."""
         assert self._done is not None
         await self._done
 
     def abort(self) -> BaseException | None:
-        """Aborts running samples. Returns the error that made the run fail, if any."""
+        """Aborts running samples. Returns the error that made the run fail; None = no error."""
         error = None
         if self._done is not None and not self._done.cancel() and not self._done.cancelled():
             # Retrieving the error also prevents asyncio's warning about an unread exception.
@@ -599,8 +600,8 @@ class TextGeneration:
 
 
 def _new_sample(given: ModelInput[Any], track: Measure | None, progress: SampleProgress) -> _Sample:
-    """Returns a sample; `track` is the unit in which the offsets of its tokens count, None = its
-    tokens are not tracked."""
+    """Returns a sample; `track` is the unit of its tokens' offsets, None = tokens are not
+    tracked."""
     stopping, detokenizer = given.stopping, given.new_detokenizer()
     tracking = None if track is None else TrackingDetokenizer(detokenizer, track)
     text = TextStream(

@@ -1,4 +1,4 @@
-"""Reads the parts of requests that bring images, and marks the places of images in texts."""
+"""Reads image parts of requests, and marks the positions of images in texts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ForbiddenTag(InvalidField):
 
 
 def image_tag(index: int) -> str:
-    """Returns the text that represents an image in a prompt. `index` counts the images of a request
+    """Returns the tag that represents an image in a prompt. `index` counts the images of a request
     from 0."""
     return f"<ov_genai_image_{index}>"
 
@@ -38,8 +38,7 @@ def without_tags(text: str, num_images: int) -> str:
 
 
 def renumbered(text: str, num_images: int) -> tuple[str, list[int]]:
-    """Returns the text with its image tags renumbered from the first, and their previous
-    numbers."""
+    """Returns the text with its image tags renumbered from 0, and their previous numbers."""
     indices = {image_tag(index): index for index in range(num_images)}
     kept = sorted({indices[found[0]] for found in _TAG.finditer(text) if found[0] in indices})
     tags = {image_tag(index): image_tag(position) for position, index in enumerate(kept)}
@@ -58,9 +57,9 @@ def check_tags(
     *,
     needs_all: bool = True,
 ) -> None:
-    """Checks that each image has exactly one tag in the text, and that the text has no other image
-    tags, which could not be distinguished in the prompt. Raises ForbiddenTag if the text has
-    another image tag; InvalidField if an image is missing.
+    """Checks that the text has exactly one tag for each image, and no other image tags, which could
+    not be distinguished in the prompt. Raises ForbiddenTag if there is another image tag, and
+    InvalidField if an image has none.
 
     Args:
         name: the field of the text.
@@ -88,7 +87,7 @@ def forbidden_tag(tag: str, name: str) -> ForbiddenTag:
 
 
 class ImageSource(NamedTuple):
-    """The location of an image in a request.
+    """An image in a request.
 
     Attributes:
         url: `data:`, `http:` or `https:`, `file:`, or an absolute path.
@@ -168,7 +167,7 @@ class ImageInput:
 
 def images_of_request(model: ImageInput | None, *, may_drop: bool = False) -> RequestImages | None:
     """Returns an object that collects the images of a request; None = the model does not support
-    images. `may_drop` says whether messages may be dropped; images are then counted when they are
+    images. `may_drop` is whether messages may be dropped; images are then counted when they are
     loaded, not when they are read."""
     if model is None:
         return None
@@ -176,10 +175,10 @@ def images_of_request(model: ImageInput | None, *, may_drop: bool = False) -> Re
 
 
 class UnreadableParts:
-    """Collects the parts of one history that the model cannot read, and returns a note for each.
+    """Collects the parts of a chat history that the model cannot read, and returns a note for each.
 
-    Clients send their whole history with every turn: if such a part were refused in old messages,
-    every later turn would be refused too.
+    Clients send their whole history with every turn: if such parts were refused in old messages,
+    every later turn would be refused, too.
     """
 
     def __init__(self) -> None:
@@ -190,7 +189,7 @@ class UnreadableParts:
 
         Args:
             kind: the part's type, one of `MEDIA_PARTS`.
-            name: its place in the request.
+            name: its path in the request.
             title: the name of a file; other values are ignored.
         """
         self._places.append(name)
@@ -208,7 +207,7 @@ class UnreadableParts:
 
 
 def unknown_part(kind: str, name: str, *, takes_images: bool) -> InvalidField:
-    """Returns the error about a part of a type that the model does not take."""
+    """Returns the error for a part of a type that the model does not support."""
     takes = f"only text and parts of type {' or '.join(IMAGE_PARTS)}"
     return InvalidField.about(
         name,
@@ -224,7 +223,7 @@ def image_tokens_unknown(image: ImageSource) -> InvalidField:
 
 
 def read_image_part(part: Mapping[str, Any], name: str, dialect: Dialect) -> ImageSource:
-    """Returns where a part's image is. Raises InvalidField if the part is malformed."""
+    """Returns the image of a part. Raises InvalidField if the part is malformed."""
     member = f"{name}.image_url"
     found = part.get("image_url")
     if part.get("type") == "input_image" and found is None and part.get("file_id") is not None:

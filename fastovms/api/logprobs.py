@@ -92,8 +92,8 @@ def logprob_arrays(
     """Returns the `logprobs` of a completion's choice.
 
     Args:
-        num_top: how many of the most likely tokens are listed, in addition to the token itself.
-        start: the offset of the text's beginning.
+        num_top: the number of most likely tokens to list, in addition to the token itself.
+        start: the text offset at the beginning.
     """
     entries = [token.logprobs for token in tokens]
     return CompletionLogprobs(
@@ -107,7 +107,7 @@ def logprob_arrays(
 
 
 def _by_name(entry: TokenLogprobs, num_top: int, names: TokenNames) -> dict[str, float]:
-    """Returns log probabilities by name; of tokens with the same text, the most likely one
+    """Returns log probabilities by token name; of tokens with the same name, the most likely one
     counts."""
     found: dict[str, float] = {}
     for token_id, logprob, _ in likeliest(entry, num_top):
@@ -157,8 +157,8 @@ def prompt_logprobs_body(
 
 
 def likeliest(entry: TokenLogprobs, num_top: int) -> Iterator[tuple[int, float, int]]:
-    """Returns (id, log probability, rank) of the `num_top` likeliest tokens; the sampled token is
-    among them or follows them."""
+    """Yields (id, log probability, rank) of the `num_top` most likely tokens; the sampled token is
+    among them or last."""
     num_listed = len(entry.top_token_ids) if num_top == ALL_LOGPROBS else num_top
     seen = False
     listed = zip(entry.top_token_ids, entry.top_logprobs, range(1, num_listed + 1), strict=False)
@@ -172,6 +172,6 @@ def likeliest(entry: TokenLogprobs, num_top: int) -> Iterator[tuple[int, float, 
 
 
 def finite(logprob: float) -> float:
-    """Returns the log probability limited to the range that JSON can hold and to at most 0;
-    rounding may exceed it."""
+    """Returns the log probability limited to the range that JSON can hold, and to at most 0, which
+    rounding may exceed."""
     return min(0.0, max(LOWEST, logprob))

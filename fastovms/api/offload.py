@@ -15,5 +15,5 @@ format."""
 
 
 async def run(work: Callable[[], T], cost: int) -> T:
-    """Returns the result of `work`, run in a thread if it costs at least `MUCH` units."""
+    """Returns the result of `work`, which runs in a thread if its cost is at least `MUCH` units."""
     return await asyncio.to_thread(work) if cost >= MUCH else work()

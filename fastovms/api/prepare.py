@@ -1,6 +1,5 @@
-"""The one way from a client's request to the requests of the engine, for all endpoints: its fields
-are checked, its chat is rendered or its texts are encoded, and the grammar of the answer is
-compiled."""
+"""Converts a client's request to engine requests, for all endpoints: checks its fields, renders its
+chat or encodes its texts, and compiles the grammar of the answer."""
 
 from __future__ import annotations
 
@@ -67,12 +66,12 @@ from fastovms.text.stop import completes_stop
 
 
 class CompletionPrompts(NamedTuple):
-    """Texts as an endpoint has read them from a request, which the model continues.
+    """The prompts of a request, for the model to continue.
 
     Attributes:
         prompts: in any of the forms of `split_prompts`.
-        suffix: the text after the generated text; "" = none. It needs a model with
-            fill-in-the-middle tokens.
+        suffix: the text after the generated text; "" = none. Needs a model with fill-in-the-middle
+            tokens.
         context: tokens before the prompt.
         is_echoed: whether the choices repeat their prompt's log probabilities.
     """
@@ -86,7 +85,7 @@ class CompletionPrompts(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class RequestReader(ABC, Generic[Body]):
     """Reads the fields that only the requests of one endpoint have. `prepare` calls its methods in
-    this order, after the check of `asked`. They raise InvalidField."""
+    this order, after checking `asked`. They raise InvalidField."""
 
     asked: ClientRequest[Body]
 
@@ -96,7 +95,7 @@ class RequestReader(ABC, Generic[Body]):
 
     @abstractmethod
     def budget(self) -> TokenBudget:
-        """Returns how many tokens may be generated."""
+        """Returns the number of tokens that may be generated."""
 
     @abstractmethod
     def read(self, budget: TokenBudget) -> Chat | CompletionPrompts:
@@ -105,14 +104,14 @@ class RequestReader(ABC, Generic[Body]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInput(Generic[Body]):
-    """A request that is ready to run: what the model gets for it, and how its output is read.
+    """A request that is ready to run, and the objects that read its output.
 
     Attributes:
         requests: the requests for the engine, one for each prompt.
         prompts: the prompts, in order.
-        chat: the chat with its last message only; empty for texts.
-        new_detokenizer: makes the detokenizer of one sample.
-        new_parser: makes the parser that finds tool calls and reasoning in one sample's text;
+        chat: the chat, with only its last message; empty for texts.
+        new_detokenizer: creates the detokenizer of one sample.
+        new_parser: creates the parser that finds tool calls and reasoning in one sample's text;
             None = all text is content that continues the prompt's.
         warnings: parts of the request that are ignored, not visible to the model, or not enforced.
     """
@@ -148,9 +147,9 @@ _NO_CHAT: Final = Chat(())
 
 async def prepare(reader: RequestReader[Body]) -> ModelInput[Body]:
     """Returns the model's input for a request. Long chats are rendered, and long texts encoded, in
-    a thread. Raises RequestError if a field is invalid, the prompt does not fit into the
-    context, or the backend does not support an option; BackendError if the grammar cannot be
-    compiled now, or memory for images is missing."""
+    a thread. Raises RequestError if a field is invalid, the prompt does not fit into the context,
+    or the backend does not support an option, and BackendError if the grammar cannot be compiled
+    now or there is not enough memory for images."""
     asked = reader.asked
     body, model, names, dialect = asked.body, asked.model, asked.names, asked.dialect
     check_numbers(body, dialect)
@@ -271,10 +270,10 @@ def ignored_parts_warning(names: Sequence[str]) -> Sequence[str]:
 
 
 class _Read(NamedTuple):
-    """The input of the model, and the constraint on its output.
+    """The model's input, and the constraint on its output.
 
     Attributes:
-        chat: without the messages before the last one; None = the prompts are texts.
+        chat: only the last message of the chat; None = the prompts are texts.
         is_echoed: see `CompletionPrompts`.
     """
 
@@ -290,7 +289,7 @@ def _read_texts(
     chosen: Candidates,
     cut: Truncation | None,
 ) -> _Read:
-    """Encodes texts. Raises RequestError as `prepare` does."""
+    """Encodes texts. Raises RequestError like `prepare`."""
     model, tokenizer, images = asked.model.info, asked.model.tokenizer, asked.model.images
     texts = split_prompts(given.prompts, model, asked.config, truncation=cut)
     check_num_choices(chosen, asked.config, len(texts))
@@ -321,9 +320,9 @@ def _read_texts(
 async def _text_prompts(
     asked: ClientRequest[GenerationFields], given: _Read, cut: Truncation | None
 ) -> Sequence[TextPrompt | None]:
-    """Returns each prompt as a vision model reads it, with its images, which are loaded; None =
-    the model reads token ids. Raises InvalidField if an image is not available; Overloaded if
-    there is not enough memory for the images."""
+    """Returns each prompt with its loaded images, for a vision model; None = the model reads token
+    ids. Raises InvalidField if an image is not available, and Overloaded if there is not enough
+    memory for the images."""
     images, chat, name = asked.model.images, given.chat, asked.names.prompt
     texts = [None if images is None else prompt.text for prompt in given.prompts]
     if chat is not None and chat.images:
@@ -357,7 +356,8 @@ def _ends_text(
     new_detokenizer: Callable[[], LocatingDetokenizer],
     new_parser: Callable[[], OutputParser] | None,
 ) -> EndsText | None:
-    """Returns the search for stop strings in the beams of a search; None = no stop strings."""
+    """Returns a function that finds stop strings in the beams of a search; None = no stop
+    strings."""
     if not stops.strings:
         return None
     searched = None
@@ -373,8 +373,8 @@ def _check_total_logprobs(
     report: TokenReport,
     given: _Read,
 ) -> None:
-    """Checks the maximum number of log probabilities in the answer. Every choice repeats those of
-    its prompt. Raises InvalidField if they may be more than `max_total_logprobs`."""
+    """Raises InvalidField if the answer may have more than `max_total_logprobs` log probabilities.
+    Every choice repeats those of its prompt."""
     model, names = asked.model.info, asked.names
     max_tokens, num_samples = budget.max_tokens, chosen.num_samples
     total = num_all = 0
@@ -407,8 +407,8 @@ def _check_min_tokens(min_tokens: int, most: int, name_of_most: str) -> None:
 
 
 def _numbers(asked: ClientRequest[GenerationFields], *, is_greedy: bool) -> dict[str, Any]:
-    """Returns the sampling parameters that are numbers. A value of the request overrides the
-    model's generation_config.json, which overrides the dialect's constants."""
+    """Returns the numeric sampling parameters. A value of the request overrides the model's
+    generation_config.json, which overrides the dialect's constants."""
     model = asked.model.info
     numbers = sampling_numbers(asked.body, model.defaults, asked.dialect.name)
     if is_greedy:

@@ -1,4 +1,4 @@
-"""Makes prompts: renders chats by the template, encodes texts, and checks their length."""
+"""Creates prompts: renders chats with the template, encodes texts, and checks their length."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One prompt as it was sent.
+    """One prompt.
 
     Attributes:
-        text: None = the client sent token ids, or a part of them was cut off.
+        text: None = the client sent token ids, or a part of the prompt was truncated.
         warnings: parts of the messages that the template cannot show.
         opening: if an answer is continued: the text whose end shows whether the answer begins
             within reasoning; None = use `text`.
@@ -79,7 +79,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """The part of a long prompt that is kept: its last tokens, or its first."""
+    """The part of a long prompt that is kept: its last or its first tokens."""
 
     max_tokens: int
     keeps_end: bool
@@ -97,7 +97,7 @@ def split_prompts(
     truncation: Truncation | None = None,
 ) -> list[str | list[int]]:
     """Returns the prompts of a request, in order, each checked but not yet encoded. Raises
-    InvalidField if the prompts are missing, empty, too many, of mixed forms, too long for the
+    InvalidField if the prompts are missing, empty, too many, of mixed types, too long for the
     context without truncation, or have ids outside the vocabulary."""
     if prompt is None:
         raise InvalidField.about("prompt", "is required")
@@ -132,8 +132,8 @@ class PromptEncoder:
     """Encodes texts to the token ids of prompts.
 
     Attributes:
-        truncation: how to cut long texts, which are then encoded only in part; None = too long
-            texts are refused.
+        truncation: how to truncate long texts, which are then encoded only in part; None = refuse
+            them.
     """
 
     tokenizer: Tokenizer
@@ -159,7 +159,7 @@ class PromptEncoder:
         return token_ids
 
     def prompt(self, given: str | list[int], name: str) -> Prompt:
-        """Returns the encoded prompt, truncated if needed. Raises as `encode` does."""
+        """Returns the encoded prompt, truncated if needed. Raises InvalidField like `encode`."""
         text = given if isinstance(given, str) else None
         token_ids = given if isinstance(given, list) else self.encode(given, name)
         if self.truncation is not None and len(token_ids) > self.truncation.max_tokens:
@@ -168,9 +168,8 @@ class PromptEncoder:
 
 
 def encode_prompts(prompts: Sequence[str | list[int]], encoder: PromptEncoder) -> list[Prompt]:
-    """Returns the prompts, of which texts are encoded. Raises InvalidField
-    (`context_length_exceeded`) for a text that is far too long; `fields.fit_max_tokens` finds the
-    others."""
+    """Returns the encoded prompts. Raises InvalidField (`context_length_exceeded`) for a text that
+    is far too long; `fields.fit_max_tokens` refuses others."""
     num_prompts = len(prompts)
     return [encoder.prompt(each, prompt_name(i, num_prompts)) for i, each in enumerate(prompts)]
 
@@ -181,7 +180,7 @@ def encoding_cost(texts: Collection[str]) -> int:
 
 
 def prompts_cost(num_texts: int) -> int:
-    """Returns the cost of encoding that many texts, apart from their length."""
+    """Returns the cost of encoding this many texts, apart from their length."""
     return _CALL_COST * (num_texts - 1)
 
 
@@ -191,7 +190,7 @@ def prompt_name(position: int, num_prompts: int) -> str:
 
 
 def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
-    """Returns the error that a field is longer than the context. `name` is the invalid field."""
+    """Returns the error for a field that exceeds the context. `name` is the field."""
     limit = f"This model's maximum context length is {model.max_model_len} tokens, but {reason}."
     return InvalidField(
         f"{limit} {model.context_reason}".rstrip(),
@@ -201,14 +200,14 @@ def context_exceeded(reason: str, model: ModelInfo, name: str) -> InvalidField:
 
 
 def check_text(text: str, name: str, model: ModelInfo) -> None:
-    """Raises InvalidField for a text that is empty, or longer than the context with any
+    """Raises InvalidField for a text that is empty, or exceeds the context with any
     tokenization."""
     check_num_chars(len(text), name, model)
 
 
 def check_num_chars(num_chars: int, name: str, model: ModelInfo) -> None:
-    """Raises InvalidField if a text of this many characters is empty, or longer than the context
-    with any tokenization."""
+    """Raises InvalidField if a text of this many characters is empty, or exceeds the context with
+    any tokenization."""
     if not num_chars:
         raise InvalidField.about(name, "must not be an empty string")
     if num_chars > model.max_model_len * _MAX_CHARS_PER_TOKEN:
@@ -243,11 +242,11 @@ _EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
 @dataclass(frozen=True, slots=True)
 class TemplateOptions:
-    """The chat template's variables from a request.
+    """The chat template's options from a request.
 
     Attributes:
         kwargs: further variables of the template.
-        source: a template that replaces the model's.
+        source: a template that replaces the model's; None = the model's.
     """
 
     add_generation_prompt: bool = True
@@ -258,7 +257,7 @@ class TemplateOptions:
 
 
 class TemplateFields(NamedTuple):
-    """The request fields that affect the chat template, as the client has sent them."""
+    """The client's request fields that affect the chat template."""
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
@@ -270,9 +269,9 @@ class TemplateFields(NamedTuple):
 
 
 def template_options(model: ServedModel, given: TemplateFields) -> TemplateOptions:
-    """Reads the variables for the template. The request's values override the operator's defaults,
+    """Returns the options for the template. The request's values override the operator's defaults,
     and its `chat_template_kwargs` override its other fields. An effort switches thinking on or off,
-    as in vLLM. Raises InvalidField if a field is wrong."""
+    as in vLLM. Raises InvalidField if a field is invalid."""
     source, add_generation_prompt = given.source, given.add_generation_prompt
     reasoning_effort = given.reasoning_effort
     config = model.chat.config
@@ -318,12 +317,12 @@ def render_prompt(
     warnings: list[str] | None = None,
 ) -> str:
     """Returns the prompt's text, in time proportional to the messages. Raises RequestError if the
-    model has no template, the template refuses the messages, or there are more of them than the
+    model has no template, the template refuses the messages, or there are more messages than the
     context has tokens.
 
     Args:
-        name: the field that the messages come from.
-        warnings: a list to which losses in rendering are added.
+        name: the field with the messages.
+        warnings: a list to which losses in rendering are appended.
     """
     template = model.chat.template
     if template is None:
@@ -372,8 +371,8 @@ _LEADING: Final = ("system", "developer")
 
 
 def with_opening(messages: Sequence[Message], config: ChatConfig) -> Sequence[Message]:
-    """Returns the messages with those of the operator: the system prompt, if they begin with no
-    system message, and the examples after it."""
+    """Returns the messages with the operator's added: the system prompt, if the messages do not
+    begin with one, and the examples after it."""
     if not (config.system_prompt or config.example_messages):
         return messages
     placed: list[Message] = [
@@ -397,22 +396,22 @@ def _begun(messages: Sequence[Message], options: TemplateOptions) -> str:
 
 
 def adds_special_tokens(given: bool | None) -> bool:
-    """Returns whether the tokenizer adds its special tokens, such as BOS, to a chat's prompt. By
-    default it does not, since the template writes them."""
+    """Returns whether the tokenizer adds special tokens, such as BOS, to a chat's prompt. By
+    default it does not, since the template contains them."""
     return given is True
 
 
 class Chat(NamedTuple):
-    """A chat as an endpoint has read it from a request.
+    """A chat request, as read by an endpoint.
 
     Attributes:
-        messages: in the form that templates get.
+        messages: in the format of templates.
         images: the images of the messages; their texts contain a tag for each image.
         unseen: names of the parts that the model cannot read, for a warning.
         tools: the functions that the answer may call.
-        options: the template's variables.
+        options: the template's options.
         skipped: names of other ignored parts of the request.
-        max_prompt_tokens: the oldest messages are dropped where the prompt has more; None = all are
+        max_prompt_tokens: the oldest messages are dropped if the prompt is longer; None = all are
             kept.
         context: tokens before the prompt.
         prompt: the prompt if it was rendered before, without images; None = render it.
@@ -435,9 +434,8 @@ def chat_prompt(
     request: ClientRequest[GenerationFields], chat: Chat, cut: Truncation | None = None
 ) -> tuple[Prompt, Sequence[ImageSource]]:
     """Returns the prompt of a chat and its images, in time proportional to the messages. Raises
-    RequestError as `render_prompt` does; InvalidField if the prompt is empty, far too long, or
-    lacks images that it refers to. `cut` says how the prompt's tokens are cut; None = they are
-    not."""
+    InvalidField if the prompt is empty, far too long, or an image has no tag, and the errors of
+    `render_prompt`. `cut` is how to truncate the prompt; None = not."""
     if chat.prompt is not None:
         return chat.prompt, ()
     make, images, context = partial(_make_prompt, request, chat, cut), chat.images, chat.context
@@ -463,7 +461,7 @@ def _make_prompt(
     cut: Truncation | None,
     messages: Sequence[Message],
 ) -> Prompt:
-    """Returns the prompt of some of a chat's messages. Raises as `chat_prompt` does."""
+    """Returns the prompt for some of a chat's messages. Raises errors like `chat_prompt`."""
     model, name, warnings = request.model, request.names.prompt, list[str]()
     try:
         text = render_prompt(messages, chat.tools, chat.options, model, name, warnings)
@@ -490,9 +488,9 @@ def _make_prompt(
 def _without_images(
     request: ClientRequest[GenerationFields], chat: Chat, cut: Truncation | None, text: str
 ) -> str:
-    """Checks the images of a prompt and returns its text without them. Raises InvalidField if text
-    of the client looks like an image tag, an image is missing, or a prompt with images would be
-    cut."""
+    """Checks the images of a prompt and returns its text without image tags. Raises InvalidField if
+    client text looks like an image tag, an image has no tag, or a prompt with images would be
+    truncated."""
     images, num_images = request.model.images, len(chat.images)
     assert images is not None
     needs_all = chat.max_prompt_tokens is None
@@ -564,8 +562,8 @@ def _starts(messages: Sequence[Message], first: int) -> list[int]:
 
 @contextmanager
 def _tags_named(body: Struct) -> Iterator[None]:
-    """While the context is open, errors about an image tag in the client's text name the part that
-    contains it."""
+    """Names the part of the request in errors about image tags in client text, while the context is
+    open."""
     try:
         yield
     except ForbiddenTag as error:

@@ -1,5 +1,5 @@
-"""Finds out how a model chats, and runs work that renders its chat templates: at once, or in a
-process where it takes more than a chat needs."""
+"""Loads a model's chat features, and runs work that renders its chat templates: at once, or in a
+process if it takes more than a usual chat."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ Result = TypeVar("Result")
 
 
 class TemplateRuns:
-    """Runs the renderings of one model. All renderings of a request share one budget. Belongs to
-    one event loop.
+    """Runs the renderings of one model. All renderings of a request share one budget. Used on one
+    event loop.
 
     Args:
         budget: the budget of the model's template.
@@ -51,9 +51,9 @@ class TemplateRuns:
         self._thread: FairThread[Any] = FairThread("chat templates", per_client=16, total=64)
 
     async def run(self, client: str, work: Callable[[], Result], cost: int) -> Result:
-        """Returns the result of work that renders templates. Work that takes much, or renders a
-        template of a client, is begun again in a thread that renders in a process; clients take
-        turns. Raises Overloaded if too many wait; and the errors of the work.
+        """Returns the result of work that renders templates. Work that takes long, or renders a
+        client's template, is restarted in a thread that renders in a process; clients take turns.
+        Raises Overloaded if too many wait, and the errors of the work.
 
         Args:
             client: the sender.
@@ -67,7 +67,7 @@ class TemplateRuns:
         return result
 
     def close(self) -> None:
-        """Ends the process, and refuses what waits for it."""
+        """Ends the process, and refuses waiting work."""
         self._thread.close()
         self._process.close()
 
@@ -81,9 +81,9 @@ class TemplateRuns:
 
 
 def load_chat(model_dir: Path, config: ChatConfig, cache: DiskCache | None = None) -> ChatModel:
-    """Reads the chat features of a model. A model whose own template is broken gets none. Raises
-    ConfigurationError if the operator's template is broken, or a parser unknown, or the parsers are
-    incompatible. `cache` stores the results of template analysis; None = not stored."""
+    """Returns the chat features of a model. A broken template of the model's own counts as none.
+    Raises ConfigurationError if the operator's template is broken, a parser is unknown, or the
+    parsers are incompatible. `cache` stores the results of template analysis; None = not stored."""
     missing = "has no chat template"
     try:
         template = load_template(

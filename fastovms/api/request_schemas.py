@@ -1,5 +1,5 @@
-"""Declares request bodies as typed structs. Types are strict: nothing is coerced. Unknown
-members are ignored and named in a warning; `MEMBERS` has the known ones of inner objects.
+"""Declares request bodies as typed structs. Types are strict, without coercion. Unknown fields are
+ignored and named in a warning; `MEMBERS` has the known fields of inner objects.
 
 `5.0` is not an integer and `true` is not a number (msgspec's strict rules). Integers are accepted
 where numbers are expected. The allowed values of each field are in the table of `request_fields`.
@@ -28,7 +28,7 @@ refused rather than ignored."""
 
 
 class StreamOptions(Struct, frozen=True, kw_only=True):
-    """The information in a stream in addition to text."""
+    """What a stream contains in addition to text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -43,7 +43,7 @@ class ModelField(Struct, frozen=True, kw_only=True):
 
 
 class GenerationFields(SamplingFields, frozen=True, kw_only=True):
-    """The fields that every generating endpoint shares. None = absent; Fields that distinguish null
+    """The fields that every generating endpoint shares. None = absent; fields that distinguish null
     from absent use `UNSET`."""
 
     model: str | None = None

@@ -1,4 +1,4 @@
-"""Log probabilities of prompts, ranking of samples, and their alignment with text."""
+"""Log probabilities of prompts, ranking of samples, and alignment of tokens with text."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, P
 
 
 class TokenAligner:
-    """Finds the tokens that each piece of a text was generated as. Pieces are taken in order.
+    """Finds the tokens of each piece of a text. Pieces are taken in order.
 
     There may be markup between pieces. A token belongs to the piece in which its text begins. A
-    token that begins in markup belongs to the piece that it reaches into. A token without text
+    token that begins in markup belongs to the piece into which it reaches. A token without text
     belongs to the piece around or after it, and to none at the end. `tags` is the markup. In a
     token that is a tag, a piece can begin only at its start.
     """
@@ -77,7 +77,7 @@ class TokenAligner:
             self._tokens.popleft()
 
     def _find(self, text: str, piece: str) -> int:
-        """Returns where the piece begins; -1 = nowhere."""
+        """Returns the index of the piece in the text; -1 = not found."""
         found = text.find(piece)
         for start, end in self._spans(len(text)):
             if found < start:
@@ -155,8 +155,8 @@ def mean_logprob(tokens: Sequence[TextToken]) -> float:
 
 
 class PromptScore(NamedTuple):
-    """The log probabilities of one prompt: `logprobs` has an entry for each token, the first being
-    None."""
+    """The log probabilities of one prompt: `logprobs` has an entry for each token, of which the
+    first is None."""
 
     logprobs: Sequence[TokenLogprobs | None]
     num_cached_tokens: int
@@ -166,7 +166,7 @@ async def run_single_steps(
     backend: GenerationBackend, requests: Sequence[GenerationRequest]
 ) -> list[GenerationOutput]:
     """Runs requests for one token each, and returns their outputs in order. Raises RequestError if
-    one can never run; BackendError if the backend cannot take them, or failed on the way."""
+    one can never run, and BackendError if the backend refuses them or fails."""
     outputs: dict[int, GenerationOutput] = {}
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -196,9 +196,9 @@ async def run_single_steps(
 async def score_prompts(
     backend: GenerationBackend, requests: Sequence[GenerationRequest], num_top: int
 ) -> list[PromptScore]:
-    """Returns the log probabilities of the prompts of requests. Each runs for one token, which is
-    dropped. Raises RequestError if a prompt can never run; BackendError if the backend cannot take
-    the prompts, or failed. `num_top` is the number of top log probabilities for each token, or
+    """Returns the log probabilities of prompts. Each request generates one token, which is dropped.
+    Raises RequestError if a prompt can never run, and BackendError if the backend refuses the
+    prompts or fails. `num_top` is the number of top log probabilities per token, or
     `ALL_LOGPROBS`."""
     most = backend.model.max_model_len
     scoring = [_scoring_request(request, num_top, most) for request in requests]

@@ -1,4 +1,4 @@
-"""A served model, and the parts that the API needs in addition to the backend."""
+"""A served model: its backend, and the other parts that the API needs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Release = Callable[[], None]
 
 
 def no_hold() -> Release:
-    """Returns a function that does nothing, as the release of a model that is never unloaded."""
+    """Returns a release function that does nothing, for a model that is never unloaded."""
     return lambda: None
 
 
@@ -41,11 +41,11 @@ class ChatModel:
     """The chat features of one model.
 
     Attributes:
-        template: None = the model cannot chat, for the reason that `missing` gives.
-        tool_format: None = the model does not make tool calls.
-        run: runs what renders the template, given the client and the cost of the work; see
+        template: None = the model cannot chat, for the reason in `missing`.
+        tool_format: None = the model does not support tool calls.
+        run: runs work that renders the template, given the client and the cost; see
             `TemplateRuns.run`. None = rendered at once.
-        close: ends what renders the template.
+        close: ends the process that renders the template.
     """
 
     template: ChatTemplate | None = None
@@ -90,7 +90,7 @@ class TextTokens(Protocol):
     """The tokenizer of a model, for one text at a time.
 
     Attributes:
-        pad_token_id: the token that pads the texts of a batch.
+        pad_token_id: the token for padding the texts of a batch.
     """
 
     pad_token_id: int
@@ -100,7 +100,7 @@ class TextTokens(Protocol):
         """Whether tokens can be decoded."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Raises RequestError for a text with a lone surrogate."""
+        """Returns the tokens of a text. Raises RequestError for a text with a lone surrogate."""
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Returns the text of tokens."""
@@ -110,11 +110,11 @@ class TextTokens(Protocol):
 
 
 class AnyServed(ABC):
-    """A model in memory, of any task. Subclasses are frozen dataclasses.
+    """A model in memory, for any task. Subclasses are frozen dataclasses.
 
     Attributes:
-        aliases: names that requests may use instead of the model's and which answers repeat.
-        hold: holds the model in memory until released.
+        aliases: further names of the model, which requests may use and answers repeat.
+        hold: keeps the model in memory until released.
     """
 
     __slots__ = ()
@@ -159,12 +159,12 @@ class AdapterHolder(Protocol):
         """The adapters that requests may name."""
 
     async def load(self, name: str, path: Path) -> Adapter:
-        """Loads an adapter and returns it when requests may name it. Raises ConfigurationError if
-        it cannot be served, there are too many, or the name is taken; BackendUnavailable if the
-        engine does not run."""
+        """Loads an adapter and returns it once requests may name it. Raises ConfigurationError if
+        it cannot be served, there are too many, or the name is taken, and BackendUnavailable if the
+        engine is not running."""
 
     async def unload(self, name: str) -> None:
-        """Unloads an adapter when its requests have ended, and returns when its memory is freed.
+        """Unloads an adapter once its requests have ended, and returns when its memory is freed.
         Raises BackendUnavailable if the requests do not end in time."""
 
 
@@ -221,25 +221,25 @@ class ModelState(Enum):
 
 @dataclass(slots=True)
 class KnownModel:
-    """A model that requests may name, in memory or not.
+    """A model that requests may name, whether or not it is in memory.
 
     Attributes:
-        created: seconds since the epoch.
+        created: Unix time in seconds.
         max_model_len: its context length; None = unknown until the first load.
         takes_images: whether it supports images, by its files.
         task: the model's task.
         capabilities: its capabilities at the last load; None = not loaded yet.
         state: its loading state.
         reason: the error of the last load; "" = no error.
-        info: the facts from its files; None = not read yet.
+        info: the properties from its files; None = not read yet.
         served: the model itself, while it is AVAILABLE or UNLOADING.
         fingerprint: a hash of its files; "" = unknown before the first load.
         metrics: the metrics of its requests, kept across unloads; None = no requests yet.
         size: its approximate memory in bytes; 0 = unknown.
         file_size: the size of its weight files in bytes; 0 = unknown.
         parent: the model to which the adapter belongs; None = not an adapter.
-        root: the directory of an adapter; "" = it is a model itself.
-        lora_modules: the directories of the adapters that each load of it loads, by their names.
+        root: the directory of an adapter; "" = not an adapter.
+        lora_modules: the directories of the adapters that are loaded with the model, by name.
     """
 
     name: str
@@ -263,7 +263,7 @@ class KnownModel:
 
     @property
     def memory(self) -> int:
-        """The bytes of its weights and of its KV cache as far as it was used; 0 = not loaded."""
+        """The bytes of its weights and of the used part of its KV cache; 0 = not loaded."""
         if self.served is None:
             return 0
         stats = self.served.backend.stats()
@@ -286,7 +286,8 @@ class KnownModel:
         return known
 
     def without_weights(self, name: str) -> KnownModel:
-        """Returns the description of one of `lora_modules` while the model is not in memory."""
+        """Returns the description of an adapter in `lora_modules` while the model is not in
+        memory."""
         return replace(
             self,
             name=name,
@@ -301,8 +302,8 @@ class KnownModel:
         )
 
     def refreshed(self) -> KnownModel:
-        """Returns the description as it is now: that of an adapter is of one load of its model.
-        Raises BackendUnavailable if the adapter has been unloaded."""
+        """Returns the current description: an adapter's belongs to one load of its model. Raises
+        BackendUnavailable if the adapter has been unloaded."""
         if self.parent is None:
             return self
         found = _adapters_of(self.parent, self.name)
@@ -316,7 +317,7 @@ class KnownModel:
 
     @property
     def resident(self) -> str:
-        """The name of the model that must be in memory for it."""
+        """The name of the model that must be in memory: an adapter's base model, or this one."""
         return self.name if self.parent is None else self.parent.name
 
     @property
@@ -326,11 +327,11 @@ class KnownModel:
 
     @property
     def failure(self) -> str | None:
-        """The reason why its backend can no longer generate, or None."""
+        """The reason why its backend has failed; None = it has not."""
         return None if self.served is None else self.served.backend.failure
 
     def note_loaded(self, served: AnyServed) -> None:
-        """Updates the description with the facts of the loaded model."""
+        """Updates the description with the properties of the loaded model."""
         self.info = info = served.info
         self.created, self.max_model_len = info.created, info.max_model_len
         self.takes_images = info.takes_images
@@ -341,8 +342,8 @@ class KnownModel:
 
 
 def _adapters_of(model: KnownModel, name: str | None = None) -> dict[str, KnownModel]:
-    """Returns the adapters that a model has, or will have when it is in memory, by their names;
-    only the one with `name` if that is given."""
+    """Returns the adapters that a model has, or will have when it is loaded, by name; only the one
+    named `name` if that is given."""
     served = model.served
     if served is None:
         modules = model.lora_modules
@@ -355,11 +356,11 @@ def _adapters_of(model: KnownModel, name: str | None = None) -> dict[str, KnownM
 
 
 class ModelHolder(Protocol):
-    """Holds models in memory while they are in use."""
+    """Keeps models in memory while they are in use."""
 
     @property
     def loads_on_demand(self) -> bool:
-        """Whether models are loaded and unloaded on demand, not all at the start."""
+        """Whether models are loaded and unloaded on demand, instead of all at startup."""
 
     def try_acquire(self, name: str) -> Release | None:
         """Acquires a model and returns the function that releases it; None = the model is not
@@ -367,21 +368,21 @@ class ModelHolder(Protocol):
 
     async def acquire(self, name: str, client: str = "") -> Release:
         """Acquires a model and returns the function that releases it. Loads the model first if
-        needed. Raises BackendUnavailable if the model cannot be loaded now; Overloaded if too many
-        requests of the client wait for the model. `client` is the key or address that waits for
-        it; "" = the server itself."""
+        needed. Raises BackendUnavailable if the model cannot be loaded now, and Overloaded if too
+        many requests of the client wait for the model. `client` is the API key or address; "" = the
+        server itself."""
 
     async def load(self, name: str) -> None:
-        """Loads a model, and returns when it is in memory. Raises as `acquire` does."""
+        """Loads a model, and returns when it is in memory. Raises errors like `acquire`."""
 
     def seconds_to_unload(self, name: str) -> float | None:
-        """Returns the seconds that a model stays loaded without requests; None = without limit."""
+        """Returns the seconds for which a model stays loaded without requests; None = unlimited."""
 
     def is_permanent(self, name: str) -> bool:
         """Returns whether a model always stays loaded."""
 
     def dismiss(self, name: str) -> None:
-        """Unloads a model when its last request has ended; returns at once."""
+        """Unloads a model once its last request has ended; returns at once."""
 
     async def unload(self, name: str) -> None:
         """Unloads a model and returns when its memory is freed. Raises BackendUnavailable if
@@ -389,7 +390,7 @@ class ModelHolder(Protocol):
 
 
 class ServedModels:
-    """Looks models up by the name that a request gives.
+    """The models of a server, by the names that requests use.
 
     Attributes:
         holder: loads and unloads models; None = all models stay loaded.
@@ -428,8 +429,8 @@ class ServedModels:
 
     @property
     def named(self) -> Sequence[KnownModel]:
-        """All that requests may name: each model, and its adapters after it. A model that was added
-        later hides an adapter of the same name."""
+        """All names that requests may use: each model, followed by its adapters. A model that was
+        added later hides an adapter of the same name."""
         found: list[KnownModel] = []
         for model in self._known.values():
             adapters = _adapters_of(model).values()
@@ -441,7 +442,7 @@ class ServedModels:
         return iter([m.served for m in self._all if m.served is not None])
 
     def get(self, name: str) -> KnownModel | None:
-        """Returns the model with this name, to which Ollama's clients may have added a tag; None =
+        """Returns the model with this name, possibly with a tag that Ollama's clients add; None =
         unknown."""
         found = self._by_name.get(name) or self._adapter(name)
         if found is None and name.endswith(_LATEST):
@@ -458,9 +459,8 @@ class ServedModels:
 
     def find(self, name: str | None, dialect: Dialect, *, is_exact: bool = False) -> KnownModel:
         """Returns the model that a request names. Raises InvalidField if the dialect requires a
-        model name and none is given; ModelNotFound if the model is unknown, or none is named and
-        the server has none. `is_exact` says whether the name must be one of the model's even if the
-        only model answers to any."""
+        model name and none is given, and ModelNotFound if the model is unknown, or none is named
+        and the server has none. With `is_exact`, `takes_any_name` has no effect."""
         if name is None:
             if dialect.model_required:
                 raise InvalidField.about("model", "is required and must be a string")
@@ -482,7 +482,7 @@ class ServedModels:
 
     @property
     def failure(self) -> str | None:
-        """The reason why one of the models can no longer generate, or None."""
+        """The reason why a model's backend has failed; None = no backend has failed."""
         for model in self._all:  # a plain loop is fast: every request reads this
             if model.served is not None:
                 failure = model.served.backend.failure

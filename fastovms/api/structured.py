@@ -1,5 +1,5 @@
-"""Fields that constrain an answer: `response_format`, `structured_outputs`, `guided_*`, structural
-tags."""
+"""Reads the fields that constrain an answer: `response_format`, `structured_outputs`, `guided_*`,
+structural tags."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from fastovms.params import Grammar, GrammarKind
 
 
 def tag_format(value: object, name: str) -> Mapping[str, Any]:
-    """Returns the format of a structural tag without checking its members. Raises InvalidField if
+    """Returns the format of a structural tag without checking its fields. Raises InvalidField if
     the value has neither form.
 
     Args:
         value: `{"format": ...}`, or XGrammar's older `{"structures": [{"begin", "schema", "end"}],
-            "triggers": [...]}`, or the JSON text of either.
+            "triggers": [...]}`, or either as a JSON string.
         name: the field's name, for error messages.
     """
     body = _parsed(value, name) if isinstance(value, str) else value
@@ -78,9 +78,9 @@ Reader = Callable[[Any, str], str | None]
 
 
 def grammar_of(request: ClientRequest[GenerationFields], warnings: list[str]) -> Grammar | None:
-    """Returns the constraint that a request asks for, not yet compiled. Raises InvalidField if
-    there are several constraints, one is too long or malformed, or a strict one has a keyword that
-    cannot be enforced.
+    """Returns the requested constraint, not yet compiled; None = none. Raises InvalidField if there
+    are several constraints, one is too long or malformed, or a strict one has a keyword that cannot
+    be enforced.
 
     Args:
         warnings: collects the keywords of a schema that are not enforced.
@@ -127,7 +127,7 @@ def _enforceable(grammar: Grammar, warnings: list[str], *, is_strict: bool) -> G
 
 
 def _meaning(grammar: Grammar) -> tuple[GrammarKind, object]:
-    """Returns a comparison key: equal for fields that ask for the same constraint."""
+    """Returns a comparison key, equal for fields that request the same constraint."""
     if grammar.kind is GrammarKind.JSON_SCHEMA:
         with contextlib.suppress(ValueError, RecursionError):
             return grammar.kind, json.loads(grammar.source)
@@ -135,7 +135,7 @@ def _meaning(grammar: Grammar) -> tuple[GrammarKind, object]:
 
 
 def _json(value: object, name: str) -> str:
-    """Returns the JSON text of a schema that is given as an object or as text."""
+    """Returns a schema as JSON, given as an object or as a JSON string."""
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -291,12 +291,12 @@ def _format_structural_tag(value: Mapping[str, Any], field: str) -> Grammar:
 
 
 def _bare_format(value: Mapping[str, Any], field: str) -> Grammar:
-    """Reads a bare format of a structural tag, as OVMS accepts it."""
+    """Reads the format of a structural tag without the tag around it, as OVMS accepts it."""
     return Grammar(GrammarKind.STRUCTURAL_TAG, _json(dict(value), field), field)
 
 
 def _member_format(kind: GrammarKind, member: str) -> Callable[[Mapping[str, Any], str], Grammar]:
-    """Returns a reader of a format that is defined by a single member."""
+    """Returns a reader for a response format that is defined by a single field."""
 
     def read(value: Mapping[str, Any], field: str) -> Grammar:
         name = f"{field}.{member}"

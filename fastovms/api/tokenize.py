@@ -1,4 +1,4 @@
-"""Endpoints `/tokenize` and `/detokenize`, in vLLM's format and in OVMS's."""
+"""The endpoints `/tokenize` and `/detokenize`, in vLLM's format and in OVMS's."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _CHARS_PER_TOKEN: Final = 8
 
 
 def tokens_of(model: AnyServed) -> TextTokens:
-    """Returns the tokenizer of a model that takes texts."""
+    """Returns the tokenizer of a model that accepts text."""
     assert model.tokens is not None
     return model.tokens
 
 
 def check_detokenizer(model: AnyServed, param: str) -> None:
-    """Raises InvalidField for a model that has no detokenizer. Models that generate text always
-    have one."""
+    """Raises InvalidField for a model without a detokenizer. Models that generate text always have
+    one."""
     if not tokens_of(model).has_detokenizer:
         raise InvalidField.about(
             param,
@@ -81,7 +81,7 @@ class OvmsTokens(AnswerSchema):
 
 
 class OvmsTokenization:
-    """The handler, for every dialect that takes OVMS's format."""
+    """The handler of `/tokenize` for every dialect with OVMS's format."""
 
     def __init__(self, context: ApiContext) -> None:
         self._models = context.models
@@ -129,7 +129,7 @@ Padding = Callable[[list[list[int]], int], list[list[int]]]
 
 
 def _padding(body: OvmsTokenizeRequest, texts: Sequence[str]) -> Padding | None:
-    """Checks the fields for truncation and padding. None = no padding."""
+    """Checks the fields for truncation and padding. Returns None for no padding."""
     length = body.max_length
     if length is not None and length < 1:
         raise InvalidField.about("max_length", f"must be at least 1, not {length}")
@@ -199,15 +199,15 @@ class DetokenizedText(AnswerSchema):
 
 
 class Tokenization:
-    """The handlers of `/tokenize` and `/detokenize`. OVMS has its own form of `/tokenize`."""
+    """The handlers of `/tokenize` and `/detokenize` in vLLM's format."""
 
     def __init__(self, context: ApiContext) -> None:
         self._models = context.models
         self._bodies = context.bodies
 
     async def tokenize(self, request: Request, dialect: Dialect) -> Response:
-        """Answers with the tokens of a prompt, or of messages as the chat template writes them.
-        They are counted as `usage` counts them."""
+        """Answers with the tokens of a prompt, or of messages as rendered by the chat template,
+        counted as `usage` counts them."""
         body, model = await self._read(request, TokenizeRequest, dialect)
         tokenizer = tokens_of(model)
         if body.return_token_strs:
@@ -254,8 +254,7 @@ class Tokenization:
 
 
 def _text(body: TokenizeRequest, model: AnyServed, dialect: Dialect) -> tuple[str, str, bool]:
-    """Returns the text to encode, the name of its field, and whether special tokens are added to
-    it."""
+    """Returns the text to encode, the name of its field, and whether special tokens are added."""
     if body.prompt is not None:
         return body.prompt, "prompt", body.add_special_tokens is not False
     if not isinstance(model, ServedModel):

@@ -18,7 +18,7 @@ from fastovms.params import Task
 
 
 def place_of(text: str, body: msgspec.Struct) -> str | None:
-    """Returns the name of the first value that contains the text, such as
+    """Returns the path of the first value that contains the text, such as
     "messages[0].content[1].text"; None = no value contains it literally. Takes time proportional to
     the body."""
     fields = ((field, getattr(body, field)) for field in body.__struct_fields__)
@@ -87,8 +87,8 @@ async def read_named(
 def find_of_task(
     name: str | None, task: Task, models: ServedModels, dialect: Dialect
 ) -> KnownModel:
-    """Returns the model that a request names, or the first model of the task where it names none.
-    Raises as `ServedModels.find` does."""
+    """Returns the model that a request names, or the first model of the task if it names none.
+    Raises errors like `ServedModels.find`."""
     if not name and not dialect.model_required:
         for known in models.known:
             if known.task is task:
@@ -113,8 +113,8 @@ async def read_any_body(
     reader: BodyReader,
     tasks: Collection[Task] = TEXT_TASKS,
 ) -> tuple[Body, AnyServed]:
-    """Returns the typed body and the model that it names like `ApiContext.read`, for a model of one
-    of the tasks."""
+    """Returns the typed body and the loaded model that it names, like `ApiContext.read`, for a
+    model of one of the tasks."""
     body, model = await read_named(request, schema, models, dialect, reader)
     # Some requests, such as `/tokenize`, do not have the field.
     streams = getattr(body, "stream", None) is True
@@ -130,11 +130,11 @@ async def hold_model(
     streams: bool,
 ) -> AnyServed:
     """Returns the loaded model, which stays in memory until the request ends. Raises BackendError
-    if the model cannot be loaded now; InvalidField if the model has another task.
+    if the model cannot be loaded now, and InvalidField if the model has another task.
 
     Args:
         tasks: the allowed tasks of the model.
-        streams: whether to send comments of an event stream while the model is loaded.
+        streams: whether to send SSE comments while the model is loaded.
     """
     served = try_model(request, model, models, tasks)
     if served is not None:
@@ -162,8 +162,8 @@ def try_model(
 
 
 def loaded_model(model: KnownModel, tasks: Collection[Task]) -> AnyServed:
-    """Returns a model in memory. Raises InvalidField as `check_task` does, because the task may be
-    unknown before loading; and BackendUnavailable as `KnownModel.refreshed` does."""
+    """Returns a model in memory. Raises InvalidField like `check_task`, because the task may be
+    unknown before loading, and BackendUnavailable like `KnownModel.refreshed`."""
     model = model.refreshed()
     check_task(model, tasks)
     assert model.served is not None

@@ -1,4 +1,4 @@
-"""Finds the parts of a request's body that the server does not know."""
+"""Finds the fields of a request's body that the server does not know."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _NOTHING: Final[tuple[object, ...]] = (None, "", [], {})
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The known members of the objects at one place of a body.
+    """The known fields of the objects at one path of a body.
 
     Attributes:
-        names: the members, each with those of its own objects; None = any.
-        kinds: the members by the `type` of the object ("" = it has none), instead of `names`.
-            Objects of other types are not examined.
+        names: the fields, each with the known fields of its own objects; None = any.
+        kinds: the fields by the `type` of the object ("" = no type), instead of `names`. Objects of
+            other types are not examined.
     """
 
     names: Mapping[str, Members | None] = field(default_factory=dict)
@@ -35,18 +35,18 @@ class Members:
 
 
 def known(*names: str, **inner: Members) -> Members:
-    """Returns members: those without known members of their own, and those with."""
+    """Returns known fields: `names` without known fields of their own, and `inner` with them."""
     return Members({**dict.fromkeys(names), **inner})
 
 
 def unread_names(body: bytes, decoded: msgspec.Struct, members: Members) -> list[str]:
-    """Returns the names of the members of a body that the server does not know, such as
-    "messages[].mood". Members without a value are left out.
+    """Returns the names of the fields in a body that the server does not know, such as
+    "messages[].mood". Fields without a value are left out.
 
     Args:
-        body: the JSON text of the object.
-        decoded: the same, as the struct that reads it.
-        members: the members of the struct's fields.
+        body: the object as JSON.
+        decoded: the object as the decoded struct.
+        members: the known fields of the struct's fields.
     """
     found: dict[str, None] = {}
     fields = _fields(type(decoded))
@@ -60,12 +60,12 @@ def unread_names(body: bytes, decoded: msgspec.Struct, members: Members) -> list
 
 
 def unknown_warning(names: Iterable[str]) -> str:
-    """Returns the warning about parts of a request that nothing reads."""
+    """Returns the warning about unknown fields of a request."""
     return f"unknown, and ignored: {', '.join(names)}"
 
 
 def shown(names: Iterable[str]) -> list[str]:
-    """Returns a few of the names, escaped and cut for a header field."""
+    """Returns a few of the names, escaped and shortened for a header field."""
     found: dict[str, None] = {}
     for name in names:
         _add(found, name)

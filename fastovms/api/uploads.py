@@ -1,4 +1,4 @@
-"""Uploads: forms with one file, streamed to the disk or to memory as they come."""
+"""Uploads: forms with a file, written to disk or memory as they arrive."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ _FILE: Final = "file"
 
 
 class FormReader:
-    """Parses a multipart form with files, each in a part of its own. Its methods block, so call
-    them in a thread. Raises RequestError if the header has no boundary.
+    """Parses a multipart form with files, each in its own part. Its methods block, so call them in
+    a thread. Raises RequestError if the header has no boundary.
 
     Args:
         content_type: the header, with the boundary.
         path: where the file is written; None = to an unnamed temporary file.
-        max_size: the limit of the file, in bytes.
-        max_value: the limit of a text field, in bytes.
+        max_size: the maximum size of the file in bytes.
+        max_value: the maximum size of a text field in bytes.
         listed: the names of fields that may be repeated.
         files: the names of the parts that are files. The first is required.
 
@@ -56,9 +56,9 @@ class FormReader:
         lists: the values of the fields that may be repeated, or whose names end in `[]`.
         unnamed: the unnamed files so far, by the names of their parts.
         file_name: the client's name of the last file; None = no file yet.
-        path: where the file is.
+        path: the path of the file.
         size: the bytes of the last file so far.
-        max_size: the limit of the file, in bytes.
+        max_size: the maximum size of the file in bytes.
     """
 
     def __init__(
@@ -109,12 +109,12 @@ class FormReader:
 
     @property
     def max_form(self) -> int:
-        """The limit of the whole form, in bytes."""
+        """The maximum size of the whole form in bytes."""
         return len(self._files) * self.max_size + MAX_FORM_OVERHEAD
 
     def feed(self, pieces: Sequence[bytes]) -> None:
-        """Reads on. Raises RequestError if the form is invalid; OSError if the file cannot be
-        written."""
+        """Parses the next pieces. Raises RequestError if the form is invalid, and OSError if the
+        file cannot be written."""
         try:
             for piece in pieces:
                 self._parser.write(piece)
@@ -122,13 +122,13 @@ class FormReader:
             raise RequestError(f"the form cannot be read: {error}") from None
 
     def unknown(self, known: Collection[str]) -> list[str]:
-        """Returns the names of fields with a value that are not among the known ones."""
+        """Returns the names of fields that have a value and are not known."""
         given = {name: [value] for name, value in self.fields.items()} | self.lists
         return shown([name for name, values in given.items() if any(values) and name not in known])
 
     def finish(self) -> None:
-        """Ends a form after its last piece; a file with a path is then synced to disk. Raises as
-        `feed` does."""
+        """Ends a form after its last piece; a file with a path is then synced to disk. Raises
+        errors like `feed`."""
         if not self._is_whole:
             raise RequestError("the form ends before its last boundary")
         required = self._files[0]
@@ -250,14 +250,14 @@ MIN_RATE: Final = 16 * 1024
 
 
 class UploadSink:
-    """Implements `BodySink`: receives an upload, a form with one file.
+    """Implements `BodySink`: receives a form with one file.
 
     Args:
         threads: read and write the form.
-        shares: the bytes of all owners.
+        shares: the uploaded bytes of all owners.
         on_close: called when the upload is closed and its temporary file moved or deleted.
-        dialect: the form of refusals.
-        owner: the key or address that the upload counts for.
+        dialect: the format of refusals.
+        owner: the API key or address for which the upload counts.
         min_rate: returns the minimum rate of the client, in bytes per second.
     """
 
@@ -315,8 +315,8 @@ class UploadSink:
         self._begin()
 
     async def form(self) -> FormReader:
-        """Returns the form once it is written to disk. Raises RequestError if the form is invalid;
-        StateFailed if the disk failed."""
+        """Returns the form once it is written to disk. Raises RequestError if the form is invalid,
+        and StateFailed if the disk fails."""
         while self._work is not None:
             await asyncio.wait([self._work])
         if self._error is None:
@@ -338,7 +338,7 @@ class UploadSink:
             self._discard()
 
     def close(self) -> None:
-        """Deletes an upload that no handler has used, after its thread has finished."""
+        """Deletes an upload that no handler has used, once its thread has finished."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -397,7 +397,7 @@ class UploadSink:
 
 
 async def read_form(sink: UploadSink, dialect: Dialect) -> FormReader | Response:
-    """Returns the form of an upload, or a refusal. Raises StateFailed as `UploadSink.form` does."""
+    """Returns the form of an upload, or a refusal. Raises StateFailed like `UploadSink.form`."""
     try:
         return await sink.form()
     except RequestError as error:
@@ -416,7 +416,7 @@ _MAX_UPLOADS: Final = 16
 
 
 class Uploads:
-    """Opens the sinks of uploads, as many at a time as the limit allows."""
+    """Opens the sinks of uploads, up to a maximum number at a time."""
 
     def __init__(self) -> None:
         self._places = Shares.of_places(_MAX_UPLOADS)
@@ -429,8 +429,8 @@ class Uploads:
         read_form: Callable[[str], FormReader],
         dialect: Dialect,
     ) -> UploadSink:
-        """Returns the sink of an upload. Raises RequestError if the body is not a form; Overloaded
-        if the client has too many uploads.
+        """Returns the sink of an upload. Raises RequestError if the body is not a form, and
+        Overloaded if the client has too many uploads.
 
         Args:
             threads: read and write the form.
@@ -459,8 +459,8 @@ class Uploads:
         )
 
     def _min_rate(self, owner: str) -> float:
-        """Returns the minimum rate of each upload of an owner, in bytes per second. If all places
-        are taken, it grows with the owner's number of uploads, so that slow uploads cannot block
-        other owners for hours."""
+        """Returns the minimum rate of each upload of an owner, in bytes per second. If the maximum
+        number of uploads is reached, it grows with the owner's number of uploads, so that slow
+        uploads cannot block other owners for hours."""
         is_full = self._places.used >= self._places.free
         return MIN_RATE * (self._places.held(owner) if is_full else 1)

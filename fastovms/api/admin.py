@@ -47,7 +47,7 @@ from fastovms.params import Task
 from fastovms.telemetry.metrics import render
 
 KEY_LENGTH: Final = 16
-"""The number of hexadecimal digits of a key's digest that identify the key."""
+"""The number of hexadecimal digits of a key's digest that are shown to identify the key."""
 
 _MOST: Final = 1000
 """The maximum number of work items on a page."""
@@ -76,7 +76,7 @@ class WorkItem(NamedTuple):
 
 
 WorkSource = Callable[[], Awaitable[Sequence[WorkItem]]]
-"""Returns all work of one kind, the oldest first."""
+"""A function that returns all work of one kind, oldest first."""
 
 
 class RunningPart(ABC):
@@ -193,7 +193,7 @@ def _describe(item: WorkItem) -> Work:
 
 
 _STREAMED: Final = ("/completions", "/messages", "/responses")
-"""The endings of paths whose answers may be event streams."""
+"""The suffixes of paths whose answers may be event streams."""
 
 _MAX_WAITING: Final = 1024
 """The maximum number of waiting requests of one client."""
@@ -355,7 +355,7 @@ class ServerPhase(Enum):
     CLOSING = "the server is shutting down"
 
 
-# Look-ups in an Enum class are slow, and every request asks.
+# Attribute access on an Enum class is slow, and every request needs it.
 _LOADING, _SERVING, _LEAVING = ServerPhase.LOADING, ServerPhase.SERVING, ServerPhase.LEAVING
 
 
@@ -570,12 +570,12 @@ _INSTRUCTIONS: Final = (
     "Use the tools to look things up rather than to guess, run the tests that cover a change, and "
     "go on until the task is done. Then say in a few sentences what you did and what is left."
 )
-"""The base instructions that Codex reads from the list of models; it requires a text."""
+"""The base instructions that Codex reads from the list of models; it requires a string."""
 
 _LEVELS: Final = ("low", "medium", "high")
 _MAX_OUTPUT: Final = 10_000
 _OUTPUT_SHARE: Final = 4
-"""The output of one tool takes at most this fraction of the context: one part in this number."""
+"""The context length divided by the maximum output of one tool."""
 
 
 def client_cards(model: KnownModel) -> list[dict[str, object]]:
@@ -659,7 +659,7 @@ class ReloadOutcome(NamedTuple):
 
 
 Reload = Callable[[], Awaitable[ReloadOutcome]]
-"""Reads the list of models again. Raises ConfigurationError: it cannot be read."""
+"""Reads the list of models again. Raises ConfigurationError if it cannot be read."""
 
 
 class TensorMetadata(AnswerSchema, kw_only=True):
@@ -795,7 +795,7 @@ _STATES: Final[Mapping[ModelState, ServableState]] = {
     ModelState.UNLOADING: "UNLOADING",
     ModelState.FAILED: "END",
 }
-"""OVMS's words for models that are not ready."""
+"""OVMS's state names for models that are not ready."""
 
 
 def _servable_status(model: KnownModel, *, is_ready: bool) -> ModelStatus:

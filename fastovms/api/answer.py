@@ -31,7 +31,7 @@ from fastovms.telemetry.metrics import SampleTimings
 from fastovms.text.scanning import Content, Piece, Reasoning
 
 Run = Callable[[DeltaCallback], Awaitable[None]]
-"""Generates, telling the callback of every delta."""
+"""Runs a generation, and calls the callback with every delta."""
 
 
 async def collect(run: Run, num_samples: int) -> list[list[SampleDelta]]:
@@ -146,8 +146,7 @@ async def _run_stream(request: Request, stream: Stream, deltas: DeltaStream, run
 
 
 SYSTEM_FINGERPRINT: Final = f"fastovms-{__version__}"
-"""The `system_fingerprint` of all answers. The precision of the model is not part of
-it."""
+"""The `system_fingerprint` of all answers. It does not depend on the model's precision."""
 
 
 @dataclass(frozen=True, slots=True)

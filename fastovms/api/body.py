@@ -42,8 +42,8 @@ _WINDOW: Final = 64 * 1024
 _BACKSLASH: Final = ord("\\")
 _NOT_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _NOT_NUMBERS: Final = b"[]{}: \t\r\n" + b"trufalsn"
-"""Characters outside of strings that are part of no number. The e of true and false may be an
-exponent's, and is not among them."""
+"""Characters outside of strings that are not part of a number. The e of true and false is excluded,
+because it may be an exponent's."""
 
 _MEMBER: Final = 5
 _CONTAINER: Final = 3
@@ -53,10 +53,10 @@ _HUGE_NUMBER: Final = 700
 
 _EXACT_LENGTH: Final = 16
 _EXACT: Final = re.compile(rb"[\d.]{16,}|\d[eE]")
-"""Numbers for which a decoder may have to do more than one multiplication."""
+"""Matches numbers that are slower to decode: more than one multiplication."""
 
 _HUGE: Final = re.compile(rb"[\d.]{20,}|[eE][+-]?\d{3}")
-"""Numbers for which a decoder may need arithmetic of hundreds of digits."""
+"""Matches numbers for which a decoder may need arithmetic with hundreds of digits."""
 
 
 class Span(NamedTuple):
@@ -386,29 +386,29 @@ LARGE: Final = 64 * 1024
 """The number of bytes from which a body is decoded in a thread."""
 
 _SCANNED: Final = 16 * 1024
-"""The number of bytes from which a body is weighed before it is decoded: a smaller one never takes
-long."""
+"""The number of bytes from which a body's cost is estimated before it is decoded: smaller bodies
+never take long."""
 
 _TAKEN_APART: Final = 1024 * 1024
-"""The number of bytes from which long strings are decoded apart."""
+"""The number of bytes from which long strings are decoded separately."""
 
 _MAX_REST: Final = 8 * 1024 * 1024
-"""The maximum number of bytes of a body besides its long strings."""
+"""The maximum number of bytes of a body without its long strings."""
 
 _MAX_EXAMINED: Final = 1024 * 1024
-"""The number of bytes up to which a faulty body is read again to say more about the fault."""
+"""The maximum number of bytes of an invalid body that is parsed again to describe the error."""
 
 _MAX_SHOWN: Final = 60
-"""Characters of a value that an error repeats."""
+"""The maximum number of characters of a value in an error."""
 
 _MAX_PATH: Final = 100
-"""Characters of a field's name that an error repeats: the client may have made it up."""
+"""The maximum number of characters of a field's name in an error: clients may send any name."""
 
 _MAX_KEY: Final = 20
-"""Characters of a key that an error repeats."""
+"""The maximum number of characters of a key in an error."""
 
 _MAX_LOGGED: Final = 1000
-"""The number of unknown members that are logged, each once."""
+"""The maximum number of unknown fields that are logged, each once."""
 
 _MISSING: Final = object()
 _WORDS: Final = {
@@ -648,8 +648,8 @@ def _unrepeated(members: list[tuple[str, Any]]) -> dict[str, Any]:
 Body = TypeVar("Body", bound=msgspec.Struct)
 
 _HUGE_BODY: Final = 1024 * 1024
-"""The number of bytes from which a body may take more than a second of its thread. A smaller one
-takes some hundredths."""
+"""The number of bytes from which decoding a body may take more than a second. Smaller bodies take
+some hundredths."""
 
 
 class BodyReader:

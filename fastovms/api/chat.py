@@ -263,7 +263,7 @@ def chat_body(
 ) -> ChatCompletion:
     """Returns the whole answer. `samples` are complete, in order."""
     dialect = envelope.dialect
-    # vLLM always writes its members, with null for an absent value.
+    # vLLM always writes its own fields, with null for an absent value.
     absent = None if dialect.has_ids else UNSET
     choices = []
     for index, sample in enumerate(samples):
@@ -526,7 +526,7 @@ class ChatReader(RequestReader[ChatRequest]):
         prompt_caching(body.prompt_cache_options, body.prompt_cache_retention)
         report = token_report(self.asked, num_top, scores=True)
         if report.has_token_ids and _hides_reasoning(self.asked):
-            # The tokens' ids would reveal the reasoning that the client asked to hide.
+            # Token ids would reveal the reasoning that the client asked to hide.
             report = replace(report, has_token_ids=False)
         return report
 

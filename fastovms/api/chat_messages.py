@@ -37,17 +37,17 @@ _TEXT_PARTS: Final = {
     "refusal": "refusal",
     "thinking": "thinking",
 }
-"""Types of parts that are text, with the member that holds it."""
+"""Types of text parts, and the field with the text."""
 
 _REASONING: Final = ("reasoning_content", "reasoning", "thinking")
-"""The names under which clients send reasoning back."""
+"""The fields in which clients send reasoning back."""
 
 
 _RESULTS: Final = ("tool", "function")
 """The roles of messages with tool results."""
 
 _MAX_ROLE: Final = 64
-"""Characters of a role: templates know a few words, and write into their prompts what they get."""
+"""The maximum number of characters of a role: templates may write unknown roles into the prompt."""
 
 
 class ChatMessages(NamedTuple):
@@ -243,7 +243,7 @@ def _add_answer(read: Message, message: Mapping[str, Any], name: str) -> None:
     calls = _calls(message, name)
     if calls:
         read["tool_calls"] = calls
-        read["content"] = read["content"] or None  # templates may treat "" differently
+        read["content"] = read["content"] or None  # templates may treat "" differently from None
 
 
 def _calls(message: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
@@ -301,10 +301,10 @@ def _string(value: Mapping[str, Any], key: str, name: str) -> str | None:
 
 
 _SUMMARY: Final = "fastovms-summary-1."
-"""The beginning of a sealed summary, which distinguishes it from those of other servers."""
+"""The prefix of a sealed summary, which distinguishes it from other servers' data."""
 
 _HISTORY: Final = "fastovms-history-1."
-"""The beginning of a sealed summary that brings the messages that are kept."""
+"""The prefix of a sealed summary that contains kept messages."""
 
 _BEFORE_SUMMARY: Final = "Summary of the conversation so far:"
 

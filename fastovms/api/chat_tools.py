@@ -27,7 +27,7 @@ MAX_NAME: Final = 256
 _SYNTAXES: Final = ("lark", "regex")
 _FORMATS: Final = ("text", "grammar")
 _REGEX_PART: Final = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\\\]])*\]|.", re.DOTALL)
-"""A character of a regular expression, an escape or a class."""
+"""Matches a token of a regular expression: an escape, a class or a character."""
 
 _ANY_TEXT: Final = "The input is free text."
 
@@ -460,8 +460,8 @@ def check_number_of_tools(given: Sequence[object] | None, name: str) -> None:
 
 
 ReadOther = Callable[[Mapping[str, Any], str], Sequence[OfferedTool]]
-"""Takes a tool of a vendor's type and its path in the request. Returns the functions that represent
-it; empty = the type is not supported."""
+"""Returns the functions that represent a tool of a vendor's type, given the tool and its path in
+the request; empty = the type is not supported."""
 
 
 @dataclass(slots=True)

@@ -124,7 +124,7 @@ class ClientTool(NamedTuple):
                 written = {name: written[name] for name in written if name in names}
             if self.call == "apply_patch_call" and written.get("type") == "delete_file":
                 written.pop("diff", None)
-            members = {**written, **self.fixed, **written}  # keep the model's order of members
+            members = {**written, **self.fixed, **written}  # keep the model's order of fields
             item = {self.member: members} if self.member else members
             _check(item, self.item, "")
         except (orjson.JSONDecodeError, InvalidField):
@@ -296,7 +296,7 @@ CLIENT_TOOLS: Final[Mapping[str, ClientTool]] = {
 
 CALLED: Final = {tool.call: tool for tool in CLIENT_TOOLS.values()}
 ANSWERED: Final = {tool.output: tool for tool in CLIENT_TOOLS.values()}
-"""The tools by the types of the items of their calls, and of their results."""
+"""The tools by the item types of their calls and results."""
 
 _ENVIRONMENTS: Final = ("local", "container_auto", "container_reference")
 _SKILLS: Final = _list(_object(dict.fromkeys(("name", "description", "path"), _string())))
@@ -474,7 +474,7 @@ _PAGE: Final[Mapping[str, Schema]] = {
     "paths": _list(_string(), "Paths of files"),
     "document_ids": _list(_string(), "Files that are staged"),
 }
-"""Inputs of a browser. "point" and "element" are kinds of "target"."""
+"""Inputs of browser tools. "point" and "element" are kinds of "target"."""
 
 _KINDS: Final = {"point": "target", "element": "target"}
 _TAB: Final = ("tab_id",)
@@ -523,7 +523,7 @@ _TOOLSETS: Final = {
 """Members and inputs of toolsets, and the members that are only offered when enabled."""
 
 _FIRST_MEMBERS: Final = 10
-"""The number of actions that the tool of 2024 has."""
+"""The number of actions of the 2024 version of the tool."""
 
 _DATED: Final = re.compile(
     r"(bash|text_editor|memory|computer|(?:computer|browser)_toolset)_(\d{8})"

@@ -109,7 +109,7 @@ def _offsets(
         start = decoded.find(text)
         if start >= 0:
             break
-    # A tokenizer that normalizes does not give the text back: then offsets are approximate.
+    # A normalizing tokenizer does not reproduce the text: offsets are then approximate.
     skipped = measure(decoded[: max(start, 0)])
     return (max(token.offset - skipped, 0) for token in tracking.take(decoded, ended=True))
 
@@ -182,7 +182,7 @@ def completion_body(
 ) -> Completion:
     """Returns the whole answer. `samples` are complete, in order, equally many for each prompt."""
     n = len(samples) // len(prompts)
-    # vLLM always writes its members, with null for an absent value.
+    # vLLM always writes its own fields, with null for an absent value.
     absent = None if envelope.dialect.has_ids else UNSET
     choices: list[CompletionChoice] = []
     for position, prompt in enumerate(prompts):

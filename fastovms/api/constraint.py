@@ -43,7 +43,7 @@ enforceable_schema: Final[Deferred[[Mapping[str, Any]], tuple[Any, tuple[Any, ..
 )
 
 CONSTRAINTS: Final = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
-"""The members of `structured_outputs`; `guided_` before them gives vLLM's older fields."""
+"""The fields of `structured_outputs`; vLLM's older fields have the prefix `guided_`."""
 
 _FIELDS: Final = (
     *(f"guided_{constraint}" for constraint in (*CONSTRAINTS, "whitespace_pattern")),
@@ -63,8 +63,8 @@ def constraint_of(request: ClientRequest[GenerationFields], warnings: list[str])
 
 
 _MAX_REASON: Final = 300
-"""The number of characters of the grammar compiler's message that are shown: it may repeat the
-whole grammar."""
+"""The maximum number of characters of the grammar compiler's message that are shown: it may contain
+the whole grammar."""
 
 
 def check_length(grammar: Grammar, config: ApiConfig) -> None:
@@ -330,8 +330,8 @@ _EFFORT_BUDGETS: Final[Mapping[object, int]] = {
     "medium": 8192,
     "high": 24576,
 }
-"""Tokens of reasoning by `reasoning_effort`, where the template has no levels of its own. The
-numbers are those of Google's API in OpenAI's format; higher efforts have no limit."""
+"""The reasoning budget in tokens by `reasoning_effort`, if the template does not support levels.
+The numbers are those of Google's OpenAI-compatible API; higher efforts have no limit."""
 
 
 def with_reasoning_budget(

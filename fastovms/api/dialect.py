@@ -35,7 +35,8 @@ logger = logging.getLogger(__name__)
 START: Final = b"data: "
 _NAME: Final = b"event: "
 END: Final = b"\n\n"
-"""The delimiters around an event's JSON. The JSON has no line ends, so `END` occurs only there."""
+"""The delimiters around an event's JSON. The JSON has no line breaks, so `END` occurs only at its
+end."""
 
 
 def frame(data: bytes, name: str = "") -> bytes:
@@ -193,7 +194,7 @@ def _anthropic_error(error: ErrorReport) -> AnthropicError:
         UNSET if error.code is None else AnthropicErrorCode(error.code),
     )
     if error.code == CONTEXT_EXCEEDED:
-        # Claude Code summarizes the chat if an error begins with these words.
+        # Claude Code compacts the chat if an error begins with these words.
         message = f"prompt is too long: {message}"
     body = AnthropicErrorDetails(kind, message, details)
     return AnthropicError(error=body, request_id=error.request_id or None)
@@ -226,11 +227,11 @@ LogFields = tuple[tuple[str, object], ...]
 """Names and values for the access log."""
 
 _MAX_LOGGED: Final = 300
-"""Characters of an error's message that the access log repeats."""
+"""The maximum number of characters of an error message in the access log."""
 
 
 _MAX_SERVED: Final = 8
-"""The maximum number of models that an error lists."""
+"""The maximum number of models listed in an error."""
 
 
 def model_not_found(name: str, dialect: Dialect, served: Sequence[str] = ()) -> ModelNotFound:
@@ -506,7 +507,7 @@ OVMS: Final = Dialect(
 )
 
 ANTHROPIC: Final = replace(OPENAI, name="anthropic", error_form=ANTHROPIC_ERRORS)
-"""The dialect of the Messages API, which has paths of its own below `/v1`."""
+"""The dialect of Anthropic's Messages API, at its own paths below `/v1`."""
 
 OLLAMA: Final = replace(
     OPENAI,
@@ -524,7 +525,7 @@ COHERE: Final = replace(OPENAI, name="cohere", error_form=COHERE_ERRORS, has_met
 """The dialect of the newer version of Cohere's API, which has one path."""
 
 DIALECTS: Final = (OPENAI, OVMS)
-"""The dialects that all endpoints are answered in, each below its own prefixes."""
+"""The dialects that serve all endpoints, each below its own prefixes."""
 
 _FAMILIES: Final[Mapping[str, Dialect]] = {
     "/api": OLLAMA,

@@ -218,12 +218,12 @@ _VERSIONS: Final = frozenset(
     for segment in prefix[1:].split("/")
 )
 _HEADS: Final = _VERSIONS | {"models"}
-"""The beginning of paths whose spelling is corrected. Others, such as that of metrics, stay as they
-are: a proxy in front may have rules for them, which another spelling must not get past."""
+"""The first segments of paths whose spelling is corrected. Others, such as /metrics, are not: a
+proxy may have access rules for them, which another spelling must not bypass."""
 
 _UNTIDY: Final = re.compile(r"//|./$|^/(?:v3/)?(v[13])/\1(?:/|$)")
 _MAX_FOREIGN: Final = 2
-"""Segments that other servers have at the beginning of a path, such as `/openai` or `/api`."""
+"""The maximum number of leading segments of other servers' paths, such as `/openai` or `/api`."""
 
 
 class ApiPaths:

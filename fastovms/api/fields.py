@@ -34,8 +34,8 @@ from fastovms.request_fields import ranges_of, unsupported_of
 from fastovms.text.tokenizer import Tokenizer
 
 MAX_NGRAM_SIZE: Final = 16
-"""The largest n-gram size that is used. Drafts never change a text, so that larger sizes of
-requests are lowered to this one."""
+"""The maximum n-gram size. Drafts never change the output, so larger values in requests are reduced
+to it."""
 
 _MAX_CACHE_SALT: Final = 128
 
@@ -277,7 +277,7 @@ def check_num_choices(chosen: Candidates, config: ApiConfig, num_prompts: int = 
 
 
 MAX_PATTERN_SIZE: Final = 1000
-"""The maximum number of tokens of a repeated pattern: each size is looked for after each token."""
+"""The maximum number of tokens of a repeated pattern: each size is searched after each token."""
 
 
 def repetition_detection(body: GenerationFields, chosen: Candidates) -> RepetitionDetection | None:
@@ -340,7 +340,7 @@ def prompt_caching(options: Mapping[str, Any] | None, retention: str | None) -> 
 
 
 MAX_BIAS: Final = 100.0
-"""The largest value of `logit_bias`, either way: OpenAI's range."""
+"""The largest absolute value in `logit_bias`: OpenAI's range."""
 
 MAX_NUM_BIASES: Final = 10_000
 """The maximum number of entries of `logit_bias`: each is checked while the event loop waits."""
@@ -475,7 +475,8 @@ def token_budget(
             allowed = "at most" if may_reach_limit else "less than"
             raise wrong(name, f"{allowed} {limit}", requested)
         max_tokens = limit
-    # The operator's limit counts as if the request had named it; the model's default does not.
+    # The operator's limit is treated like a value of the request, which may be refused if it
+    # exceeds the context; the model's default is always lowered.
     is_models = requested is None and max_tokens != limit
     return TokenBudget(requested, max_tokens, dialect.clamps_max_tokens or is_models)
 

@@ -61,8 +61,8 @@ def submit_all(
 
 _TOKEN_COST: Final = 256
 _CALL_COST: Final = 256
-"""How many characters a token with its log probabilities, or the beginning of a call, counts
-for."""
+"""The number of characters that a token with log probabilities, or the beginning of a call, counts
+as."""
 
 
 class SampleDelta(NamedTuple):
@@ -577,7 +577,7 @@ class TextGeneration:
         if self._parses:
             if tracking is not None:
                 parsed = text
-            text = ""  # `pieces` has the text
+            text = ""  # the text is in `pieces`
         note = self._progress.note_output if self._is_live else self._progress.note_restored
         note(sample.progress, output, num_tokens)
         sample.finish_reason = finish_reason
@@ -594,7 +594,8 @@ class TextGeneration:
             )
         )
         if not self._num_unfinished:
-            # Not after `await self._done`: a client that has its last event may be gone by then.
+            # Not after `await self._done`: a client that has received its last event may have
+            # disconnected by then.
             self._progress.finish([s.finish_reason for s in self._samples if s.finish_reason])
             self._done.set_result(None)
 

@@ -131,7 +131,7 @@ def too_many_images(source: ImageSource, max_images: int) -> InvalidField:
 
 
 IMAGE_PARTS: Final = ("image_url", "input_image")
-"""Types of parts that bring an image, in chats and in responses."""
+"""The types of image parts, in chats and in the Responses API."""
 
 MEDIA_PARTS: Final[Mapping[str, str]] = {
     **dict.fromkeys((*IMAGE_PARTS, "image"), "image"),
@@ -139,13 +139,13 @@ MEDIA_PARTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("input_audio", "audio_url"), "audio"),
     "video_url": "video",
 }
-"""Types of parts of all APIs that bring more than text, with a word for it."""
+"""The types of parts with media in all APIs, and a noun for each."""
 
 _MAX_PLACES: Final = 8
-"""The number of parts that a warning lists."""
+"""The maximum number of parts in a warning."""
 
 _MAX_TITLE: Final = 100
-"""The number of characters of a file's name that a note repeats."""
+"""The maximum number of characters of a file's name in a note."""
 
 _DETAILS: Final = ("auto", "low", "high", "original")
 

@@ -1,4 +1,5 @@
-"""The limits on the cost of rendering templates for a request, and the errors beyond them."""
+"""Limits on the cost of rendering templates for a request, and the errors when they are
+exceeded."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ class Limits(NamedTuple):
     """The limits of all renderings of one request.
 
     Attributes:
-        passes: through loops, macros and blocks; long work of one operation counts as several.
+        passes: iterations of loops and runs of macros and blocks; a long operation counts as
+            several.
         chars: the characters of all created strings; eight for each item of a list.
         seconds: the CPU time in a process for templates.
     """
@@ -26,16 +28,16 @@ class Limits(NamedTuple):
 
 
 FULL: Final = Limits(10_000_000, 1_000_000_000, 5.0)
-"""Some templates look at every message for each of them."""
+"""The limits of a request. Some templates iterate over all messages for each message."""
 
 
 class LimitExceeded(SecurityError):
-    """A template exceeds a limit. The text goes with "the template", such as "makes ..."."""
+    """A template exceeds a limit. The message continues "the template", such as "makes ..."."""
 
 
 class NeedsProcess(Exception):
-    """A rendering takes more than it may here, or its template is a client's. Work that renders
-    must run again in a process for templates."""
+    """A rendering exceeds the limits of this process, or its template is a client's. The work must
+    be restarted in a process for templates."""
 
 
 class Malformed(TemplateError):
@@ -43,9 +45,9 @@ class Malformed(TemplateError):
 
 
 OutsideRenderer = Callable[[str, Mapping[str, Any], "Budget"], str]
-"""Renders a template in another process, given its source and variables, and takes what that costs
-from the budget. Raises Malformed if the template cannot be compiled; LimitExceeded if the rendering
-exceeds a limit; TemplateError if the template refuses the variables."""
+"""Renders a template in another process, given its source, its variables and the budget to spend.
+Raises Malformed if the template cannot be compiled, LimitExceeded if the rendering exceeds a limit,
+and TemplateError if the template refuses the variables."""
 
 
 class Budget(local):
@@ -66,7 +68,7 @@ class Budget(local):
         self, limits: Limits, *, outside: OutsideRenderer | None = None, is_small: bool = False
     ) -> Iterator[None]:
         """Sets the limits for the duration of the context, unless an outer context has done so.
-        `is_small` says whether more may be spent in a process for templates."""
+        `is_small`: a process for templates may spend more."""
         if self._is_set:
             yield
             return
@@ -79,15 +81,15 @@ class Budget(local):
             self.passes = self.chars = 0
 
     def spend(self, passes: int, chars: int) -> None:
-        """Spends a part of the budget. Raises NeedsProcess if it takes more than may be spent here;
-        LimitExceeded if it takes more than a request may have rendered."""
+        """Spends a part of the budget. Raises NeedsProcess if this process may not spend so much,
+        and LimitExceeded if the request may not."""
         self.passes -= passes
         self.chars -= chars
         if self.passes < 0 or self.chars < 0:
             self.refuse(chars)
 
     def refuse(self, chars: int = 0) -> NoReturn:
-        """Raises the error for a budget that is spent."""
+        """Raises the error for an exhausted budget."""
         if self._is_small and chars <= FULL.chars:
             raise NeedsProcess
         if self.passes < 0:

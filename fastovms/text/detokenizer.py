@@ -1,4 +1,4 @@
-"""Tokens to text, while they arrive."""
+"""Converts tokens to text incrementally."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Final, NamedTuple, Protocol
 from fastovms.params import TokenLogprobs
 
 _BREAK: Final = re.compile(r"\S( )\S")
-"""A single space between two words, of which tokenizers do not put both into one token."""
+"""Matches a single space between two words; no token spans both words."""
 
 _WINDOW: Final = 1000
-"""In how many characters, at most, such a space is looked for. Text without one is cut anywhere,
+"""The number of characters in which such a space is searched. Text without one is cut anywhere,
 which may split a token."""
 
 
@@ -48,8 +48,8 @@ def slices(
 
 
 def _cut(text: str, farthest: int, nearest: int, keeps_spaces: bool) -> tuple[int, int]:
-    """Returns the end of a slice and the beginning of the next, at the space between two positions,
-    or at `farthest` if there is none."""
+    """Returns the end of a slice and the beginning of the next one, at a space between two
+    positions, or at `farthest` if there is none."""
     found = _BREAK.search(text, min(farthest, nearest), max(farthest, nearest))
     if found is None:
         return farthest, farthest
@@ -61,9 +61,9 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Detokenizer(Protocol):
-    """The text of one sample. Made by `Tokenizer.detokenizer`.
+    """Converts the tokens of one sample to text. Created by `Tokenizer.detokenizer`.
 
-    A character is never cut. For any split of a sequence of ids, the concatenated pieces equal
+    Never splits a character. For any split of a sequence of ids, the concatenated pieces equal
     `Tokenizer.decode` of the whole.
     """
 
@@ -75,29 +75,29 @@ class Detokenizer(Protocol):
 
 
 class LocatingDetokenizer(Detokenizer, Protocol):
-    """A detokenizer that reports the positions of tokens in the text, if they are pushed one at a
-    time."""
+    """A detokenizer that also returns the positions of tokens in the text, if they are pushed one
+    at a time."""
 
     @property
     def starts(self) -> Sequence[str]:
         """Returns the start positions of the pushes that the last push or flush has determined, in
-        order. Positions are in characters relative to the end of the text returned before."""
+        order. Positions are in characters, relative to the end of the text returned before."""
 
 
 class DecodedBytes(NamedTuple):
-    """Text, and the bytes at its end that may still become a character."""
+    """Decoded text, and the bytes at the end that may still become a character."""
 
     text: str
     incomplete: bytes
 
 
 def decode_utf8(data: bytes, *, final: bool) -> DecodedBytes:
-    """Decodes as OpenVINO's detokenizer does, which differs from `bytes.decode(errors="replace")`.
+    """Decodes like OpenVINO's detokenizer, which differs from `bytes.decode(errors="replace")`.
 
-    Its `UTF8Validate` operation considers only bit patterns. A lead byte followed by fewer
+    Its `UTF8Validate` operation checks only bit patterns. A lead byte followed by fewer
     continuation bytes than it announces becomes one U+FFFD. A complete sequence that encodes no
-    character (overlong, surrogate, above U+10FFFF) becomes one per byte, and so does every stray
-    byte. `final` says whether no data follow, so that an incomplete sequence at the end is invalid.
+    character (overlong, surrogate, above U+10FFFF) becomes one U+FFFD per byte, and so does every
+    stray byte. `final`: no data follow, so an incomplete sequence at the end is invalid.
     """
     pieces: list[str] = []
     start = 0
@@ -117,8 +117,8 @@ def decode_utf8(data: bytes, *, final: bool) -> DecodedBytes:
 
 
 def _sequence_length(lead: int) -> int:
-    """Returns the length in bytes of the UTF-8 character that begins with this byte; 1 for a byte
-    that begins none."""
+    """Returns the length in bytes of the UTF-8 character that begins with this byte; 1 for an
+    invalid lead byte."""
     if lead >> 5 == 0b110:
         return 2
     if lead >> 4 == 0b1110:
@@ -129,8 +129,7 @@ def _sequence_length(lead: int) -> int:
 
 
 def _sequence_end(data: bytes, start: int) -> int:
-    """Returns the end of the sequence of a lead byte, which may be shorter than the byte
-    announces."""
+    """Returns the end of the sequence of a lead byte, which may be shorter than announced."""
     end = start + 1
     limit = min(start + _sequence_length(data[start]), len(data))
     while end < limit and data[end] >> 6 == 0b10:
@@ -153,7 +152,7 @@ class TableDetokenizer:
         self._token_bytes = token_bytes
         self._strip = strip_leading_space
         self._incomplete = b""
-        # Offsets, in `_incomplete` or at its end, at which pushes began.
+        # Offsets of the beginnings of pushes, within `_incomplete` or at its end.
         self._begins: list[int] = []
         self.starts: Sequence[str] = ()
 
@@ -181,7 +180,7 @@ class TableDetokenizer:
         return text
 
     def _locate(self, data: bytes, text: str) -> None:
-        """Records the start positions of pushes within the byte sequence at the beginning of
+        """Records the start positions of the pushes of the byte sequence at the beginning of
         `data`, once its characters are in `text`: one character, assigned to the push that
         completes it, or one for each byte."""
         self.starts = ()
@@ -195,10 +194,9 @@ class TableDetokenizer:
 class WindowDetokenizer:
     """Decodes a window of the last tokens repeatedly: slower, but works for any tokenizer.
 
-    Text is held back while a later token may change it. An incomplete character may become a whole
-    one, and the clean-up of spaces that some models ask for turns " n't" into "n't". The bytes of
-    its tokens are not known: several incomplete characters in a row all begin at the position of
-    the first one.
+    Text is held back while a later token may change it: an incomplete character may be completed,
+    and the clean-up of spaces in some models turns " n't" into "n't". The bytes of tokens are not
+    known, so several incomplete characters in a row all begin at the position of the first one.
     """
 
     __slots__ = ("_decode", "_held", "_num_released", "_trim_at", "_window", "starts")
@@ -262,11 +260,11 @@ Measure = Callable[[str], int]
 
 
 class TextToken(NamedTuple):
-    """A token of a text.
+    """A token and its position in the text.
 
     Attributes:
-        offset: length of the text before it. A token that only completes a character begins where
-            the character does.
+        offset: the length of the text before it. A token that only completes a character begins
+            where the character does.
         logprobs: its log probabilities, if the request asked for them.
     """
 
@@ -276,7 +274,7 @@ class TextToken(NamedTuple):
 
 
 def utf8_length(text: str) -> int:
-    """Returns the length of a text in bytes of UTF-8."""
+    """Returns the length of a text in UTF-8 bytes."""
     return len(text) if text.isascii() else len(text.encode())
 
 
@@ -300,7 +298,7 @@ class TrackingDetokenizer:
         self._num_decoded = 0
         self._num_released = 0
         self._pending: list[TextToken] = []
-        # Pushes that began within a character which is not yet certain.
+        # Pushes that began within an incomplete character.
         self._unlocated: deque[tuple[int, TokenLogprobs | None]] = deque()
 
     @property
@@ -309,7 +307,8 @@ class TrackingDetokenizer:
         return self._inner.starts
 
     def expect(self, logprobs: Iterable[TokenLogprobs]) -> None:
-        """Adds the log probabilities of the tokens that will be pushed next; there may be more."""
+        """Adds the log probabilities of the tokens that will be pushed next; there may be more of
+        them."""
         self._logprobs = iter(logprobs)
 
     def push(self, token_ids: Sequence[int]) -> str:

@@ -1,5 +1,5 @@
-"""Reads answers that consist of messages with headers, as in OpenAI's harmony format: a header says
-whether a message is reasoning, a tool call or content."""
+"""Parses answers that consist of messages with headers, as in OpenAI's harmony format: a header
+says whether its message is reasoning, a tool call or content."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MessageKind(Enum):
 
 
 class Header(NamedTuple):
-    """The content of a header. `function` is the called function."""
+    """The parsed content of a header. `function` is the called function."""
 
     kind: MessageKind
     function: str = ""
@@ -34,12 +34,12 @@ class HeadedMessages:
     Attributes:
         begins: the tags that begin a message anywhere.
         more_begins: further tags that may begin a message at the start of the answer (the prompt
-            may contain a part of it) and after another message.
+            may contain a part of the tag) and after another message.
         body: the tag that ends the header.
         ends: the tags that end a message.
         read_header: parses a header, given its text, its begin tag and the names of the allowed
             functions.
-        read_call: reads the body of a tool call, possibly not to its end, given the function's
+        read_call: parses the body of a tool call, possibly not to its end, given the function's
             name.
         header: matches the longest text that may belong to a header.
     """
@@ -62,7 +62,7 @@ def parse_messages(
     reports_reasoning: bool,
     is_inside: bool,
 ) -> Incremental[None]:
-    """Reads an answer to its end. Text outside of messages is content; headers never are.
+    """Parses an answer to its end. Text outside of messages is content; headers never are.
 
     Args:
         reports_calls: whether tool calls are reported; otherwise their arguments are content.
@@ -102,8 +102,8 @@ def _read_opening(
     scan: Scanner, out: PieceCollector, form: HeadedMessages, begin: str
 ) -> Incremental[str | None]:
     """Reads a header and the tag after it, and returns the header's text. If the tag is missing,
-    the text after the header is read as the message; None = no header, or the header was cut by
-    a limit. A header with which the model ends the text is content."""
+    the text after the header is read as the message. None = no header, or the header was cut by a
+    limit. A header at which the model ends the text is content."""
     if begin == form.body:
         return begin
     pieces = [begin]

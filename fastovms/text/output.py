@@ -1,4 +1,4 @@
-"""Turns a model's text into content, reasoning and tool calls while it arrives."""
+"""Splits a model's text into content, reasoning and tool calls, incrementally."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from fastovms.text.stop import StopSearch
 from fastovms.text.tools.tool_format import TaggedCalls, ToolFormat
 
 INPUT: Final = "input"
-"""The name of the argument."""
+"""The name of the string argument."""
 
 _OPENING: Final = ("{", f'"{INPUT}"', ":", '"')
 _HEX: Final = "[0-9a-fA-F]"
@@ -51,8 +51,8 @@ _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def input_parameters(pattern: str | None = None) -> dict[str, Any]:
-    """Returns the parameters of the function that represents a custom tool. `pattern` is a regular
-    expression that the text must match as a whole; None = any text."""
+    """Returns the JSON schema of the function that represents a custom tool. `pattern` is a regular
+    expression that the whole text must match; None = any text."""
     text: dict[str, Any] = {"type": "string"}
     if pattern is not None:
         text["pattern"] = f"^(?:{pattern})$"
@@ -65,13 +65,13 @@ def input_parameters(pattern: str | None = None) -> dict[str, Any]:
 
 
 def input_arguments(text: str) -> str:
-    """Returns the arguments of a call with this text."""
+    """Returns the function arguments, as JSON, for a custom tool's text."""
     return json.dumps({INPUT: text}, ensure_ascii=False)
 
 
 class InputReader:
-    """Reads the text out of the arguments of one call, while they arrive. If the arguments do not
-    begin with the expected markup, the text is reported only at the end."""
+    """Extracts a custom tool's text from the arguments of one call, incrementally. If the arguments
+    do not begin with the expected markup, the text is reported only at the end."""
 
     def __init__(self) -> None:
         self._seen: list[str] = []
@@ -81,7 +81,7 @@ class InputReader:
         self._is_complete = False
 
     def push(self, arguments: str) -> str:
-        """Adds JSON text and returns the new part of the call's text."""
+        """Adds a piece of the arguments' JSON and returns the new part of the text."""
         if self._is_complete:
             return ""
         if self._before_text:
@@ -92,8 +92,8 @@ class InputReader:
         return "" if self._before_text else self._read()
 
     def finish(self, *, complete: bool) -> str:
-        """Ends the arguments and returns the rest of the text. `complete` says whether the
-        arguments are complete."""
+        """Ends the arguments and returns the rest of the text. `complete` is whether the arguments
+        are complete."""
         if not self._before_text or not complete:
             return ""
         arguments = "".join(self._seen)
@@ -107,7 +107,7 @@ class InputReader:
         return _encodable(text) if isinstance(text, str) else arguments
 
     def _open(self, arguments: str) -> None:
-        """Reads the markup before the text, if there is any."""
+        """Skips the markup before the text, if there is any."""
         if not self._has_text:
             return
         self._rest += arguments
@@ -135,10 +135,10 @@ def _encodable(text: str) -> str:
 
 class CustomCallParser:
     """Implements `OutputParser` around another parser, and converts calls of custom tools. `names`
-    is the functions that represent custom tools.
+    are the functions that represent custom tools.
 
-    The model calls such a tool as a function with one argument, a string: every format of calls has
-    those.
+    The model calls such a tool as a function with one string argument, which every tool-call format
+    supports.
     """
 
     def __init__(self, parser: OutputParser, names: Collection[str]) -> None:
@@ -212,8 +212,8 @@ def answer_grammar(
     prompt: str,
     calls: tuple[ToolFormat, CallChoice] | None = None,
 ) -> Grammar:
-    """Returns a grammar that constrains the answer and leaves the reasoning before it free. `calls`
-    is the tool calls that are allowed instead of the answer."""
+    """Returns a grammar that constrains the answer, but not the reasoning before it. `calls` are
+    the tool calls that are allowed instead of the answer; None = none."""
     if reasoning_format is None and calls is None:
         return grammar
     answer: Node = Answer()
@@ -247,7 +247,7 @@ class TaggedAnswer:
     is_inside: bool
 
     def parse(self, scan: Scanner, out: PieceCollector) -> Incremental[None]:
-        """Reads an answer to its end: reasoning, if it begins with it, and the rest."""
+        """Parses an answer to its end: reasoning, if it comes first, and the rest."""
         loose: list[str] = []
         if self.reasoning is not None:
             loose = yield from self._read_first_reasoning(scan, out, self.reasoning)
@@ -270,7 +270,7 @@ class TaggedAnswer:
     @property
     def _reasoning_begin_tags(self) -> list[str]:
         """Returns the begin tags of reasoning, including those after the answer's begin tag. A tag
-        that is the beginning of another one stands for both."""
+        that is a prefix of another one represents both."""
         if self.reasoning is None or not self.reasoning.anywhere:
             return []
         begins = [begin for begin, _ in self.reasoning.pairs]
@@ -303,7 +303,8 @@ class TaggedAnswer:
         return loose
 
     def _take_begin(self, scan: Scanner) -> Incremental[Tags | None]:
-        """Reads the beginning of reasoning and returns its tags; None if no reasoning begins."""
+        """Reads a begin tag of reasoning and returns its pair of tags; None = no reasoning
+        begins."""
         for tags in self.reasoning.pairs if self.reasoning is not None else ():
             if (yield from scan.take(tags[0], is_first=True)):
                 return tags
@@ -312,8 +313,8 @@ class TaggedAnswer:
     def _read_reasoning(
         self, scan: Scanner, out: PieceCollector, begin: str, end: str
     ) -> Incremental[bool]:
-        """Reads reasoning to its end tag, or to the end of the text. A tool call within it ends it;
-        returns False in that case. A begin tag with which the model ends the text is content."""
+        """Reads reasoning to its end tag, or to the end of the text. Returns False if a tool call
+        within the reasoning ends it. A begin tag at which the model ends the text is content."""
         begins = self.calls.begins if self.calls and self.calls.end_reasoning else ()
         out.begin_reasoning()
         if not ((yield from scan.peek()) or scan.is_cut):
@@ -435,11 +436,11 @@ def content_of(new_parser: Callable[[], OutputParser], text: str) -> str:
 
 
 class TextDelta(NamedTuple):
-    """The result of a push.
+    """The result of pushing tokens.
 
     Attributes:
         text: new text, often empty; if only content is searched, up to the end of the stop string.
-        stop: the stop string that ended the text; pushes after it add nothing.
+        stop: the stop string that ended the text; None = none. Later pushes add nothing.
         num_tokens: the number of tokens pushed so far, or up to the one that completed the stop
             string, which may be fewer than were reported before.
         pieces: the pieces found by the parser, if there is one.
@@ -461,7 +462,7 @@ class TextStream:
             text.
         parser: finds pieces in the text; it receives the text of one token at a time, so the result
             does not depend on how many tokens come at once.
-        stop_in_reasoning: whether a stop string ends the text also in reasoning and tool calls;
+        stop_in_reasoning: whether a stop string also ends the text in reasoning and tool calls;
             otherwise only in content.
 
     Attributes:
@@ -519,8 +520,8 @@ class TextStream:
         return self._delta("".join(texts), pieces)
 
     def flush(self, *, is_cut: bool = True) -> TextDelta:
-        """Ends the text and returns what was held back, unless it completes a stop string. `is_cut`
-        says whether a limit ended the text."""
+        """Ends the text and returns the text that was held back, unless it completes a stop string.
+        `is_cut` is whether a limit ended the text."""
         text = self._searched(self._detokenizer.flush())
         if self._search is not None and not self._is_of_content:
             text += self._search.flush()
@@ -547,8 +548,8 @@ class TextStream:
         return text if self._is_of_content else search.search(text, search.num_decoded)
 
     def _cut(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
-        """Returns the pieces up to the first stop string in a content. A stop string does not reach
-        over a call or reasoning."""
+        """Returns the pieces up to the first stop string in content. A stop string does not extend
+        across a tool call or reasoning."""
         search = self._search
         if search is None or not self._is_of_content:
             return pieces
@@ -565,7 +566,7 @@ class TextStream:
         return found
 
     def _held(self) -> Sequence[Piece]:
-        """Ends the open content and returns its text that was held back."""
+        """Ends the open content and returns its held-back text."""
         search = self._search
         if search is None or not self._is_of_content or search.stop is not None:
             return ()

@@ -1,4 +1,4 @@
-"""Tools and the parameters of their calls, read by their schemas."""
+"""Tools and the parameters of their calls, as declared by their JSON schemas."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ _MAX_DEPTH = 4
 
 
 def constants(parameter: Parameter) -> list[str] | None:
-    """Returns the values that a string parameter may have if the schema enumerates them; otherwise
-    None."""
+    """Returns the values of a string parameter if the schema enumerates them; otherwise None."""
     schema = parameter.schema
     if not parameter.is_text:
         return None
@@ -29,9 +28,9 @@ def constants(parameter: Parameter) -> list[str] | None:
 
 
 def text_body(parameter: Parameter, end: str) -> Regex:
-    """Returns the regular expression of a string parameter's value. Raises InvalidField if the
-    schema has a keyword that no regular expression can represent. `end` is the tag after the value,
-    which the value cannot contain."""
+    """Returns the grammar of a string parameter's value. Raises InvalidField if the schema has a
+    keyword that no regular expression can express. `end` is the tag after the value, which the
+    value cannot contain."""
     parts = [] if parameter.is_free else _expressions(parameter, parameter.schema, 0)
     if not parts:
         return ANY_TEXT
@@ -39,8 +38,8 @@ def text_body(parameter: Parameter, end: str) -> Regex:
 
 
 def name_patterns(names: str, pattern: str) -> tuple[str, ...]:
-    """Returns regular expressions that a parameter's name must all match: `names`, what the tool
-    format can write, and `pattern`, the schema's; "" = any name."""
+    """Returns regular expressions that a parameter's name must all match: `names`, which the tool
+    format supports, and `pattern`, the schema's; "" = any name."""
     return (names, _whole(pattern)) if pattern else (names,)
 
 
@@ -83,8 +82,8 @@ def _constants(schema: Schema) -> list[str]:
 
 
 def _whole(pattern: str) -> str:
-    """Returns a regular expression for the whole text, from one that may match anywhere in it and
-    that has anchors at its ends alone."""
+    """Converts a regular expression that may match anywhere, with anchors only at its ends, to one
+    that matches the whole text."""
     any_text = r"(.|\n)*"
     before = "" if pattern.startswith("^") else any_text
     escapes = len(pattern) - 1 - len(pattern[:-1].rstrip("\\"))
@@ -103,9 +102,8 @@ _DEFINITIONS = ("$defs", "definitions")
 _ROOT = "-root-"
 _MAX_SCHEMA_DEPTH = 16
 _MAX_COST = 10_000
-"""The number of schemas and values of enumerations that are checked to find the types of one
-function's parameters: some 10 ms, since a call that the model begins may wait for them on the event
-loop."""
+"""The maximum number of schemas and enumerated values that are checked for the types of one
+function's parameters: some 10 ms, because this may run on the event loop when a call begins."""
 
 _NOTHING: Schema = {}
 
@@ -123,7 +121,7 @@ class Parameter(NamedTuple):
         schema: the schema of its value, with top-level references resolved.
         types: JSON types that the schema allows.
         is_required: whether it is required.
-        definitions: the definitions that the schema refers to.
+        definitions: the definitions to which the schema refers.
         is_relaxed: whether the grammar ignores keywords that the model's format cannot enforce.
     """
 
@@ -141,8 +139,8 @@ class Parameter(NamedTuple):
 
     @property
     def is_free(self) -> bool:
-        """Whether any text is a value: the schema is empty, or allows any string or also values of
-        another type that is neither a list nor an object."""
+        """Whether any text is a valid value: the schema is empty, or allows any string, also with
+        other types that are neither array nor object."""
         if self.types == ANY_TYPE:
             return _has_only_type(self.schema)
         choices = self.schema.get("anyOf", self.schema.get("oneOf", ()))
@@ -168,12 +166,12 @@ class Parameter(NamedTuple):
 
     @property
     def whole_schema(self) -> Schema:
-        """The parameter's schema, with the definitions that it may refer to."""
+        """The parameter's schema, including the definitions to which it may refer."""
         return {**self.schema, **self.definitions}
 
 
 class OtherParameters(NamedTuple):
-    """Parameters that a schema allows without naming them.
+    """Parameters that a schema allows without declaring their names.
 
     Attributes:
         pattern: a regular expression that their names match; "" = any name.
@@ -200,7 +198,8 @@ class Parameters(dict[str, Parameter]):
         self.joint_keywords = joint_keywords
 
     def find(self, name: str) -> Parameter | None:
-        """Returns a parameter. A name that is not in the schema may match one of `others`."""
+        """Returns a parameter by name; a name that is not in the schema may match one of `others`.
+        None = not allowed."""
         if name in self or not self.others:
             return self.get(name)
         if len(self.others) == 1:
@@ -211,8 +210,7 @@ class Parameters(dict[str, Parameter]):
 
 def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> Parameters:
     """Returns the parameters in the order of the schema. Raises InvalidField if the schema has
-    keywords that constrain several parameters together. `is_relaxed` says whether to ignore
-    keywords that constrain several parameters together."""
+    keywords that constrain several parameters together, unless `is_relaxed`."""
     found = find_parameters(_with_root_among_definitions(root))
     if is_relaxed:
         relaxed = Parameters(
@@ -230,8 +228,8 @@ def parameters_of(root: Schema, function: str, *, is_relaxed: bool = False) -> P
 
 
 def _with_root_among_definitions(root: Schema) -> Schema:
-    """Returns the same schema without references to its root, or to parts of it that are not
-    definitions: the schema of a parameter is taken out of it."""
+    """Returns the schema without references to its root, or to parts of it that are not
+    definitions, because the schemas of parameters are taken out of it."""
 
     has_moved: list[bool] = []
 
@@ -259,7 +257,7 @@ def _with_root_among_definitions(root: Schema) -> Schema:
 
 
 def find_parameters(root: Schema) -> Parameters:
-    """Returns the parameters by name. Malformed parts of the schema are left out."""
+    """Returns the parameters by name. Malformed parts of the schema are ignored."""
     members = _Members(root)
     members.read_all(resolve_definition(root, root))
     definitions = {key: root[key] for key in _DEFINITIONS if key in root}
@@ -281,11 +279,11 @@ def find_parameters(root: Schema) -> Parameters:
 
 
 class _Members:
-    """The members that an object may have according to all parts of its schema.
+    """The members that an object may have by all parts of its schema.
 
     Attributes:
         properties: schemas by name; a member must match one of them.
-        others: the same by patterns of names; "" = any name.
+        others: schemas by pattern of names; "" = any name.
         required: names of required members.
         joint_keywords: keywords that constrain several members together.
     """
@@ -394,7 +392,7 @@ def resolve_definition(schema: object, root: Schema) -> Schema:
 
 
 def _flattened(schema: Schema, root: Schema) -> Schema:
-    """Returns the inner schema of a schema that only wraps another, as some generators write a
+    """Returns the inner schema of a schema that only wraps another one, as some generators write a
     reference with a default."""
     for keyword in ("allOf", "anyOf", "oneOf"):
         parts = _list(schema.get(keyword))
@@ -405,7 +403,7 @@ def _flattened(schema: Schema, root: Schema) -> Schema:
 
 
 class _TypeReader:
-    """Finds the JSON types that the schemas within one root allow. The cost is bounded, because
+    """Finds the JSON types that the schemas within one root allow. The cost is limited, because
     references may be circular or exponentially many."""
 
     def __init__(self, root: Schema) -> None:
@@ -466,7 +464,8 @@ class _TypeReader:
 
 
 def _declared(kinds: set[str]) -> Types:
-    """Returns the types of these names. A name that JSON Schema does not have allows any type."""
+    """Returns the types with these names. A name that JSON Schema does not define allows any
+    type."""
     if not kinds <= ANY_TYPE:
         return ANY_TYPE
     return frozenset(kinds | {"integer"} if "number" in kinds else kinds)
@@ -490,13 +489,12 @@ class Tool:
 
     @cached_property
     def known_parameters(self) -> Parameters:
-        """The parameters by name, as far as the schema declares them. Cached, because parsers need
-        them at every call."""
+        """The declared parameters by name. Cached, because parsers need them at every call."""
         return find_parameters(self.parameters)
 
     def enforced_parameters(self) -> Parameters:
-        """Returns the parameters for a grammar with a rule for each. Raises InvalidField if they
-        cannot be enforced so."""
+        """Returns the parameters for a grammar with one rule per parameter. Raises InvalidField if
+        such a grammar cannot enforce the schema."""
         return parameters_of(self.parameters, self.name, is_relaxed=self.is_relaxed)
 
     @property

@@ -1,4 +1,4 @@
-"""Formats of reasoning."""
+"""Formats of reasoning in models' answers."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ class ReasoningMarkup:
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """The markup of reasoning by a family of models.
+    """The reasoning format of a model family.
 
     Attributes:
         name: the name for `--reasoning-parser`.
         tags: the markup. Tags that are special tokens of the vocabulary must be kept in the decoded
             text.
-        parse: finds the reasoning; or the message format in which reasoning is a kind of message.
+        parse: the reasoning tags; or the message format in which reasoning is a kind of message.
         begin: the text that opens reasoning. If a prompt ends with it, the answer begins within
             reasoning.
         before_answer: the grammar of optional reasoning before a constrained answer.
-        rest: the grammar of the rest of reasoning, for an answer that begins within it.
-        end: the text with which a prompt ends reasoning, if answers otherwise begin within it; None
-            = they do not.
+        rest: the grammar of the rest of reasoning, for an answer that begins within reasoning.
+        end: the text with which a prompt ends reasoning, if answers otherwise begin within
+            reasoning; None = they do not.
         open_answer: the grammar of the markup between reasoning and content.
         closing: the text that ends reasoning in a message format; "" = the end tag.
     """
@@ -75,15 +75,15 @@ class ReasoningFormat:
 
     @property
     def sections(self) -> tuple[Tags, ...]:
-        """The texts that begin and end a section of reasoning, the form in which a prompt begins
-        one first."""
+        """The pairs of texts that begin and end a section of reasoning; the pair that a prompt may
+        begin comes first."""
         if isinstance(self.parse, ReasoningMarkup):
             return self.parse.pairs
         return ((self.begin, self.closing),)
 
     @property
     def answer_opening(self) -> str:
-        """The markup between reasoning and content, as text."""
+        """The markup between reasoning and content, as a string."""
         node = self.open_answer
         parts = node.items if isinstance(node, InOrder) else (node,)
         return "".join(part.text for part in parts if isinstance(part, Literal | Tag))
@@ -92,8 +92,8 @@ class ReasoningFormat:
 THINK: Tags = ("<think>", "</think>")
 
 _BLANK_LINES = Regex(r"\n{0,2}")
-"""The blank lines between reasoning and a constrained answer. Without a bound some models write
-only reasoning."""
+"""The line breaks between reasoning and a constrained answer. Without a limit, some models would
+write only line breaks."""
 
 
 def think_format(
@@ -106,8 +106,8 @@ def think_format(
     aliases: tuple[str, ...] = (),
     marks: tuple[tuple[str, ...], ...] = (),
 ) -> FormatRow:
-    """Returns the row of a format of reasoning between tags; see `ReasoningMarkup`. `is_assumed`
-    says whether answers begin within reasoning unless the prompt has ended it."""
+    """Returns a table row for a format with reasoning between tags; see `ReasoningMarkup`.
+    `is_assumed` is whether answers begin within reasoning unless the prompt has ended it."""
     begin, end = pairs[0]
     sections = one_of(*[in_order(Tag(its_begin), Until(its_end)) for its_begin, its_end in pairs])
     found = ReasoningFormat(
@@ -128,8 +128,8 @@ def reasoning_before_calls(
 ) -> Node:
     """Returns the grammar of tool calls, optionally after reasoning.
 
-    If calls must follow their schemas, a call's tag within reasoning ends the reasoning. Otherwise
-    the tag may be an example, and reasoning is free.
+    If calls must follow their schemas, a tool-call tag within reasoning ends the reasoning.
+    Otherwise the tag may be an example, and reasoning is free text.
 
     Args:
         calls: the grammar of the calls.
@@ -156,7 +156,7 @@ __all__ = [
     "detect_reasoning_format",
 ]
 
-# Granite 3.2 thinks in words, 3.3 between tags, with the answer between others.
+# Granite 3.2 marks reasoning by fixed sentences, 3.3 by tags, with the answer between other tags.
 _GRANITE = (
     THINK,
     ("Here is my thought process:", "Here is my response:"),
@@ -236,16 +236,16 @@ _BY_RANK: Final = (
     ),
     think_format("deepseek_r1", is_assumed=True),
 )
-"""The formats in the order in which a template is searched for their marks: what others have, too,
-comes last."""
+"""The formats in the order in which a template is searched for their marks; marks that other
+formats share come last."""
 
 REASONING_FORMATS: Final[Formats[ReasoningFormat]] = Formats(_BY_RANK)
 REASONING_FORMAT_ALIASES: Final = REASONING_FORMATS.aliases
-"""The names of the formats by those of other servers."""
+"""The names of the formats by other servers' names."""
 
 
 def detect_reasoning_format(template: str) -> ReasoningFormat | None:
-    """Returns the format of reasoning that a chat template, given as its source, supports; the
-    first match wins; None = none."""
+    """Returns the reasoning format that a chat template's source shows; the first match wins; None
+    = none."""
     name = first_shown_format(_BY_RANK, template)
     return None if name is None else REASONING_FORMATS[name]

@@ -1,4 +1,4 @@
-"""A sandbox for templates: they reach nothing outside, and a budget bounds their work and
+"""A sandbox for Jinja templates: no access to anything outside, and a budget for work and
 memory."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from markupsafe import Markup
 from fastovms.text.budget import Budget, LimitExceeded
 
 MAX_LENGTH: Final = 64 * 1024 * 1024
-"""The maximum number of characters of a text, the prompt among them."""
+"""The maximum number of characters of a string, including the prompt."""
 
 _MAX_BITS: Final = 16_384
 """The maximum number of bits of an integer, a little more than Python writes in decimal."""
@@ -37,29 +37,31 @@ _MAX_WIDTH: Final = 9_999
 """The maximum width, precision or number that a filter or a format may be given."""
 
 _MAX_LINKED: Final = 10_000
-"""Characters in which `urlize` searches: its time may grow with their square."""
+"""The maximum number of characters that `urlize` searches, because its time may be quadratic."""
 
 _CHARS_AN_ITEM: Final = 8
 _ITEMS_A_PASS: Final = 4
 _CHARS_A_PASS: Final = 1024
-"""Items and characters that an operation reads in the time of one pass."""
+"""The number of items and of characters that an operation reads in the time of one pass."""
 
 _MAX_SPACED: Final = 100_000
-"""Characters of a JSON text, times those of its indent, from which its depth is looked at."""
+"""The number of characters of JSON, times the indent, from which the nesting depth is measured."""
 
 _SQUARE_A_PASS: Final = 2**14
-"""The square of a text's length, over the width, that `wordwrap` takes in the time of one pass."""
+"""The squared length of a text, divided by the width, that `wordwrap` processes in the time of one
+pass."""
 
 _NODES_A_PASS: Final = 256
-"""Nodes of a loop's body, few of which are computed in a pass, that count as another pass."""
+"""The number of nodes in a loop's body that count as one more pass; few of them are computed in
+each pass."""
 
 _ESCAPED: Final = 6
-"""Characters that one may become when it is escaped."""
+"""The maximum number of characters of an escaped character."""
 
 
 class _Generator(CodeGenerator):
-    """Generates code that makes texts by the environment's `text`, and calls the environment's
-    own methods without checking them."""
+    """Generates code that creates output strings with the environment's `text` method, and calls
+    the environment's own methods without checking them."""
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
         if not isinstance(node.node, nodes.EnvironmentAttribute):
@@ -142,7 +144,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
         Raises:
             TemplateError: the template refuses the variables.
-            LimitExceeded: it exceeds a limit.
+            LimitExceeded: it exceeds a limit of the request.
             NeedsProcess: it exceeds a limit that a process for templates does not have.
             Exception: any other error of its Jinja expressions.
         """
@@ -168,7 +170,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     # Called by the code that Jinja generates from templates
 
     def count_pass(self, passes: int, chars: int) -> bool:
-        """Counts a pass through a loop, a macro or a block."""
+        """Counts an iteration of a loop, or a run of a macro or block."""
         budget = self._budget
         budget.passes -= passes
         budget.chars -= chars
@@ -177,7 +179,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return True
 
     def text(self, value: Any) -> str:
-        """Returns the text of a value that is part of the output."""
+        """Returns the output text of a value."""
         if type(value) is not str:
             self._printed(value)
             value = str(value)
@@ -189,24 +191,24 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return text
 
     def join(self, *values: Any) -> str:
-        """Joins texts, as the operator `~` does."""
+        """Concatenates values as strings; the operator `~`."""
         texts = [value if type(value) is str else self.text(value) for value in values]
         self._made(sum(map(len, texts)))
         return "".join(texts)
 
     def compared(self, value: Any) -> Any:
-        """Returns the value, which is about to be searched or compared."""
+        """Counts the cost of searching or comparing a value, and returns the value."""
         self._of_compared(value)
         return value
 
     def nested(self, value: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Returns a tuple, whose hash takes time for all tuples in it."""
+        """Counts the cost of hashing a tuple, including tuples in it, and returns the tuple."""
         if tuple in map(type, value):
             self._printed(value)
         return value
 
     def cut(self, value: Any) -> Any:
-        """Returns the value, which is a slice of another."""
+        """Counts the size of a slice of a value, and returns the slice."""
         self._made(_length(value))
         return value
 
@@ -234,7 +236,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return super().call_binop(context, operator, left, right)
 
     def wrap_str_format(self, value: Any) -> Callable[..., Any] | None:
-        """Returns a bounded function instead of a method of a value; None = the method itself is
+        """Returns a limited function that replaces a method of a value; None = the method itself is
         used (a hook of Jinja for every attribute)."""
         if not isinstance(value, _BOUND):
             return None
@@ -279,7 +281,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
     # Limits on the size of results
 
     def _made(self, chars: int) -> None:
-        """Counts a value before an operation makes it."""
+        """Counts the size of a value before an operation creates it."""
         budget = self._budget
         budget.chars -= chars
         if chars > _CHARS_A_PASS or budget.chars < 0:
@@ -296,9 +298,10 @@ class Sandbox(ImmutableSandboxedEnvironment):
         """Returns a function whose work and result are counted.
 
         Args:
-            size: returns the characters of the result, or more, given the function's arguments.
-            items_a_pass: the number of items of its first argument that it reads in the time of one
-            pass.
+            size: returns at least the number of characters of the result, given the function's
+                arguments.
+            items_a_pass: the number of items of the first argument that the function reads in the
+                time of one pass.
         """
         position = 1 if hasattr(function, "jinja_pass_arg") else 0
 
@@ -317,8 +320,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return call if isinstance(function, BuiltinMethodType) else update_wrapper(call, function)
 
     def _printed(self, value: Any) -> int:
-        """Returns about how many characters the text of a value has. A list that is in many places
-        of another has as many texts, so they are counted before they are made."""
+        """Returns about how many characters the text of a value has. A list that occurs several
+        times within another is printed as often, so it is counted before it is printed."""
         if type(value) is str:
             return len(value)
         budget = self._budget
@@ -442,7 +445,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return 0
 
     def _join(self, value: Iterable[Any], d: Any = "", attribute: Any = None) -> str:
-        """Joins the texts of values, as Jinja's filter does without escaping."""
+        """Joins values as strings, as Jinja's filter does without escaping."""
         if attribute is not None:
             value = [self._attribute(item, attribute) for item in value]
         separator = self.text(d)
@@ -464,7 +467,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return value
 
     def _join_method(self, separator: Any) -> Callable[..., Any]:
-        """Returns `separator.join`, bounded."""
+        """Returns a limited version of `separator.join`."""
 
         def call(values: Iterable[Any]) -> Any:
             given = []
@@ -480,7 +483,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         return call
 
     def _format_method(self, form: str, *, is_map: bool) -> Callable[..., str]:
-        """Returns `form.format` or `form.format_map`, bounded."""
+        """Returns a limited version of `form.format` or `form.format_map`."""
         formatter: _Formatter = _Formatter(self)
         if isinstance(form, Markup):
             formatter = _EscapeFormatter(self, escape=form.escape)
@@ -495,7 +498,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _Formatter(SandboxedFormatter):
-    """Formats texts with bounded widths."""
+    """Formats strings with limited widths."""
 
     _env: Sandbox
 
@@ -514,7 +517,7 @@ class _Formatter(SandboxedFormatter):
 
 
 class _EscapeFormatter(_Formatter, SandboxedEscapeFormatter):
-    """Formats escaped texts."""
+    """Formats escaped strings with limited widths."""
 
 
 _VIEWS: Final = frozenset(map(type, ({}.keys(), {}.values(), {}.items())))
@@ -524,7 +527,7 @@ _COMPARISONS: Final = (
 
 
 def _checked(width: int) -> int:
-    """Returns a width or number that a filter is given. Raises LimitExceeded."""
+    """Returns the width or number given to a filter. Raises LimitExceeded if it is too large."""
     if abs(width) > _MAX_WIDTH:
         raise _too_wide()
     return max(0, width)
@@ -554,14 +557,14 @@ def _length(value: Any) -> int:
 
 
 def _num_steps(value: Any, items_a_pass: int) -> int:
-    """Returns how many passes reading a value takes."""
+    """Returns the number of passes that reading a value costs."""
     if isinstance(value, _TEXTS):
         return len(value) // _CHARS_A_PASS
     return len(value) // items_a_pass if isinstance(value, _COUNTED) else 0
 
 
 def _depth(value: Any) -> int:
-    """Returns how many levels of lists and objects a value has."""
+    """Returns the number of nesting levels of lists and objects in a value."""
     depth, level = 0, [value]
     while level:
         depth += 1
@@ -609,15 +612,15 @@ _METHODS: Final[Mapping[str, Callable[..., int]]] = {
     "expandtabs": _tabs_length, "replace": _replaced_length, "translate": _translated_length,
     "to_bytes": _bytes_length, "from_bytes": _integer_length,
 }  # fmt: skip
-"""Returns how many characters the result of a method has, or more, given the method's value and
-arguments. The result of any other method is about as long as its value."""
+"""Functions that return an upper bound of the size of a method's result, given the value and
+arguments. Other methods' results are about as long as their value."""
 
 _COPIES: Final[Mapping[str, Callable[..., int]]] = {
     "append": lambda *_: _CHARS_AN_ITEM, "copy": _length,
     "fromkeys": lambda _, keys, *__: _length(keys),
     "update": lambda _, *given, **named: sum(map(_length, given)) + _length(named),
 }  # fmt: skip
-"""The same of methods of lists and objects."""
+"""The same for methods of lists and objects."""
 
 _SIZED: Final = frozenset((str, list, Markup, bytes, dict))
 _CHEAP_FILTERS: Final = frozenset(
@@ -628,7 +631,7 @@ _OF_PRINTED: Final = (
     "pprint", "string", "sort", "unique", "min", "max", "groupby", "dictsort", "trim", "upper",
     "lower", "title", "capitalize", "wordcount", "striptags",
 )  # fmt: skip
-"""The filters that make texts of values, or compare them."""
+"""The filters that convert values to strings, or compare them."""
 
 _SLOW_FILTERS: Final = frozenset(
     ("map", "select", "reject", "selectattr", "rejectattr", "groupby", "sort", "unique")
@@ -637,8 +640,8 @@ _SLOW_FILTERS: Final = frozenset(
 
 
 def _cost(repeated: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block) -> tuple[int, int]:
-    """Returns the passes and the characters of each pass through a body, without those of inner
-    loops, which are counted there, too."""
+    """Returns the passes and the characters that one run of a body costs, without those of inner
+    loops, which are counted separately."""
     num_nodes = num_chars = 0
     for each in repeated.find_all(nodes.Node):
         num_nodes += 1
@@ -648,7 +651,8 @@ def _cost(repeated: nodes.For | nodes.Macro | nodes.CallBlock | nodes.Block) -> 
 
 
 def _insert_checks(node: nodes.Node) -> None:
-    """Replaces the Jinja expressions below a node that have no hook of their own."""
+    """Replaces Jinja expressions below a node that have no hook of their own by calls of checking
+    methods."""
     for child in node.iter_child_nodes():
         _insert_checks(child)
     for field, value in node.iter_fields():
@@ -689,12 +693,12 @@ def _is_constant(value: nodes.Expr) -> bool:
 
 
 def _call(method: str, arguments: list[nodes.Expr]) -> nodes.Call:
-    """Returns the Jinja expression of a call to a method of the environment."""
+    """Returns a Jinja expression that calls a method of the environment."""
     return nodes.Call(nodes.EnvironmentAttribute(method), arguments, [], None, None)
 
 
 class GenerationTag(Extension):
-    """Reads `{% generation %}`, which marks the model's text for training. It is replaced by its
+    """Parses `{% generation %}`, which marks the model's text for training. It is replaced by its
     body."""
 
     tags = {"generation"}  # noqa: RUF012
@@ -708,7 +712,7 @@ def make_environment(budget: Budget, now: Callable[[], datetime]) -> Sandbox:
     """Returns the environment in which templates are compiled.
 
     Args:
-        budget: is spent by renderings.
+        budget: the budget that renderings spend.
         now: returns the local time, for `strftime_now`.
     """
     environment = Sandbox(
@@ -733,7 +737,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Returns a value as JSON, unlike Jinja's own filter, which escapes for HTML and sorts."""
+    """Returns a value as JSON. Jinja's own filter would escape for HTML and sort keys."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -1,4 +1,4 @@
-"""Reads a text that arrives in pieces."""
+"""Incremental scanning of text that arrives in pieces."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from fastovms.text.parameters import Tool
 
 
 class Content(NamedTuple):
-    """The next piece of the answer to the user. It is never empty."""
+    """The next piece of the answer to the user, never empty."""
 
     text: str
 
 
 class Reasoning(NamedTuple):
-    """The next piece of the model's reasoning. It is never empty."""
+    """The next piece of the model's reasoning, never empty."""
 
     text: str
 
 
 class CallBegin(NamedTuple):
-    """The beginning of a call to a function. `call_index` counts the answer's calls from 0. Calls
-    never interleave."""
+    """The beginning of a tool call. `call_index` counts the answer's calls from 0. Calls never
+    interleave."""
 
     call_index: int
     name: str
 
 
 class CallArguments(NamedTuple):
-    """The next piece of the call's arguments: JSON text. All pieces joined are a JSON object. For a
-    custom tool the client gets the text in it. It is never empty."""
+    """The next piece of a call's arguments as JSON, never empty. All pieces joined are a JSON
+    object. For a custom tool the client gets only the string in that object."""
 
     call_index: int
     text: str
@@ -51,11 +51,11 @@ class CallEnd(NamedTuple):
 Piece = Content | Reasoning | CallBegin | CallArguments | CallEnd
 
 TEXT_PIECES: Final = (Content, Reasoning, CallArguments)
-"""The types of pieces that are a part of a text."""
+"""The types of pieces whose consecutive instances are parts of one text."""
 
 
 def joined(pieces: Iterable[Piece]) -> list[Piece]:
-    """Returns the pieces with consecutive pieces of one text joined."""
+    """Merges consecutive pieces of the same kind and call."""
     found: list[Piece] = []
     for _, run in groupby(pieces, key=lambda piece: (type(piece), piece[:-1])):
         parts = list(run)
@@ -69,19 +69,19 @@ def joined(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 class OutputParser(Protocol):
-    """Finds the pieces of one sample's text. Takes time in proportion to the new text only."""
+    """Splits one sample's text into pieces. Takes time in proportion to the new text only."""
 
     def push(self, text: str) -> Sequence[Piece]:
         """Adds text and returns the pieces that are final now, often none."""
 
     def finish(self, *, is_cut: bool = True) -> Sequence[Piece]:
-        """Ends the text and returns the rest. `is_cut` says whether a limit ended the text;
-        otherwise the model did, or a stop string."""
+        """Ends the text and returns the rest. `is_cut` is whether a limit ended the text, instead
+        of the model or a stop string."""
 
     @property
     def in_reasoning(self) -> bool:
-        """Whether the text so far ends within reasoning. A token is one of `reasoning_tokens` if
-        this holds after it has been pushed."""
+        """Whether the text so far ends within reasoning. A token counts as a reasoning token if
+        this is True after it has been pushed."""
 
     @property
     def content_end(self) -> int:
@@ -89,7 +89,7 @@ class OutputParser(Protocol):
 
 
 class PlainParser:
-    """Returns every character as content."""
+    """A parser that returns all text as content."""
 
     in_reasoning = False
     content_end = 0
@@ -103,7 +103,7 @@ class PlainParser:
 
 T = TypeVar("T")
 Incremental = Generator[None, None, T]
-"""A computation that yields where it needs more text, and returns a T."""
+"""A computation that yields when it needs more text, and returns a T."""
 
 Emit = Callable[[str], None]
 
@@ -114,13 +114,13 @@ class Scanner:
     """The unread text of an answer, and whether more will come.
 
     A function that may have to wait for more text is a generator, to be called with `yield from`:
-    it stops where the text so far does not decide. Text that was passed on or skipped is forgotten;
-    only the beginning of a tag is ever looked at twice, so that reading takes time in proportion to
-    the text. A tag that a limit cuts is skipped: it is neither content nor a value.
+    it pauses when the text so far is not sufficient. Consumed text is dropped; only the beginning
+    of a tag is ever read twice, so scanning takes linear time. A tag that a limit cuts is skipped:
+    it is neither content nor a value.
 
     Attributes:
         is_ended: whether there will be no more text.
-        is_cut: whether a limit ended the text; otherwise the model did, or a stop string.
+        is_cut: whether a limit ended the text, instead of the model or a stop string.
     """
 
     __slots__ = (
@@ -149,7 +149,7 @@ class Scanner:
         self._at = 0
 
     def end(self, *, is_cut: bool = True) -> None:
-        """Ends the text. `is_cut` says whether a limit ended it."""
+        """Ends the text. `is_cut` is whether a limit ended it."""
         self.is_ended = True
         self.is_cut = is_cut
 
@@ -169,7 +169,8 @@ class Scanner:
         return self.is_ended and self.is_cut and self.is_empty
 
     def record(self) -> int:
-        """Records the text that is read from here on, and returns the mark for `recorded`."""
+        """Starts recording the text that is read from now on, and returns the mark for
+        `recorded`."""
         if not self._marks:
             self._base = self.position
         self._marks.append(self.position)
@@ -184,7 +185,7 @@ class Scanner:
         return text
 
     def put_back(self, text: str) -> None:
-        """Undoes the reading of `text`, which was read last."""
+        """Puts back `text`, which was read last."""
         self._num_forgotten = self.position - len(text)
         self._text = text + self._text[self._at :]
         self._at = 0
@@ -207,13 +208,13 @@ class Scanner:
             yield
 
     def read(self, count: int) -> Incremental[str]:
-        """Reads `count` characters; fewer only at the end."""
+        """Reads and returns `count` characters; fewer only at the end of the text."""
         text = yield from self.peek(count)
         return self._advance(self._at + len(text))
 
     def take(self, tag: str, *, is_first: bool = False) -> Incremental[bool]:
         """Reads `tag`, or its beginning at the end of the text, if it comes next. Returns whether
-        it did. `is_first` says whether no markup precedes it, so that a partial tag may be
+        it did. `is_first` is whether no markup precedes it, so that a partial tag may be
         content."""
         while True:
             ahead = self._text[self._at : self._at + len(tag)]
@@ -226,7 +227,7 @@ class Scanner:
             yield
 
     def starts(self, *tags: str, is_first: bool = False) -> Incremental[bool]:
-        """Returns whether one of `tags` comes next; reads a partial one at the end of the text, see
+        """Returns whether one of `tags` comes next. Reads a partial tag at the end of the text; see
         `take`."""
         for tag in tags:
             if (yield from self.peek(len(tag), tag)) == tag:
@@ -236,8 +237,8 @@ class Scanner:
 
     def _skip_cut(self, start: int, tags: Sequence[str], is_first: bool) -> None:
         """At the end of a text that a limit has cut, skips the text from `start` on if it is the
-        beginning of one of `tags`. Letters within a word, and the fence of a block of code, are not
-        the beginning of a tag in content."""
+        beginning of one of `tags`. Letters within a word, and the fence of a code block, do not
+        count as the beginning of a tag in content."""
         rest = self._text[start:]
         if not self.is_ended or not self.is_cut or not rest:
             return
@@ -254,7 +255,7 @@ class Scanner:
             self._advance(len(self._text))
 
     def space(self) -> Incremental[str]:
-        """Reads white space, perhaps none."""
+        """Reads and returns white space; "" = none."""
         pieces = []
         while True:
             match = _SPACE.match(self._text, self._at)
@@ -265,7 +266,7 @@ class Scanner:
             yield
 
     def run(self, pattern: re.Pattern[str], emit: Emit) -> Incremental[None]:
-        """Emits the characters that `pattern`, a repeated character class, matches."""
+        """Emits the characters that match `pattern`, a repeated character class."""
         while True:
             if match := pattern.match(self._text, self._at):
                 emit(self._advance(match.end()))
@@ -318,12 +319,12 @@ class Scanner:
 
 @lru_cache(maxsize=256)
 def _any_of(tags: tuple[str, ...]) -> tuple[re.Pattern[str], frozenset[str]]:
-    """Returns a regular expression of the tags, and the characters that they begin with."""
+    """Returns a regular expression of the tags, and their first characters."""
     return re.compile("|".join(map(re.escape, tags))), frozenset(tag[0] for tag in tags)
 
 
 def _length_of_beginning(text: str, tags: Sequence[str]) -> int:
-    """Returns the length of the longest end of `text` that one of `tags` begins with."""
+    """Returns the length of the longest suffix of `text` that is a prefix of one of `tags`."""
     for start in range(len(text)):
         if any(tag.startswith(text[start:]) for tag in tags):
             return len(text) - start
@@ -332,11 +333,11 @@ def _length_of_beginning(text: str, tags: Sequence[str]) -> int:
 
 _FIRST_VALUE = re.compile(r'\s*\{\s*(\}|"([^"\\]|\\.)*"\s*:\s*\S)')
 _MAX_HELD = 1000
-"""The number of characters of arguments that are held back at most."""
+"""The maximum number of characters of arguments that are held back."""
 
 
 class _HeldCall(NamedTuple):
-    """A call whose first argument has no value yet; see `PieceCollector.begin`."""
+    """A call that is held back until its first argument has a value; see `PieceCollector.begin`."""
 
     name: str
     opening: str
@@ -347,11 +348,10 @@ class _HeldCall(NamedTuple):
 class PieceCollector:
     """Collects the pieces that a parser finds.
 
-    The joined pieces do not depend on how the text was cut: consecutive pieces of one kind, and
-    of one call, are parts of one text. Markup that is not a well-formed call is content
-    again, down to the last character, unless a limit has cut it: then it is dropped. A call that
-    breaks after the value of its first argument has begun keeps what was sent of it; its `CallEnd`
-    says so, and the rest is content.
+    The merged pieces do not depend on how the text was split. Markup that is not a well-formed call
+    becomes content, to the last character, unless a limit has cut it: then it is dropped. A call
+    that is malformed after the value of its first argument has begun keeps what was sent of it; its
+    `CallEnd` says so, and the rest is content.
 
     White space around tool calls and reasoning counts as markup. Content next to markup, and
     reasoning, are therefore stripped.
@@ -382,7 +382,7 @@ class PieceCollector:
         self._held: _HeldCall | None = None
 
     def take(self) -> list[Piece]:
-        """Returns the pieces found since the last time."""
+        """Returns the pieces found since the last call."""
         self._join()
         pieces, self._pieces = self._pieces, []
         return pieces
@@ -399,14 +399,12 @@ class PieceCollector:
             self._add_content(self._content.hold(text), self._content.num_held)
 
     def broken(self, markup: str) -> None:
-        """Adds markup that did not begin a call. It counts as content, unless a limit has cut
-        it."""
+        """Adds markup that did not begin a call. It becomes content, unless a limit has cut it."""
         if not self._scan.was_cut:
             self.content(markup)
 
     def begin_content(self) -> None:
-        """Begins a message to the user. If there are several, each comes after a space, as in
-        OVMS."""
+        """Begins a message to the user. Further messages are separated by a space, as in OVMS."""
         self._content.trim()
         if self._content.has_text:
             self._content.held = [" "]
@@ -428,8 +426,8 @@ class PieceCollector:
         self.in_reasoning = False
 
     def begin(self, name: str, opening: str = "", mark: int | None = None) -> None:
-        """Begins a call. It is held back until the value of its first argument begins: if it breaks
-        before, its text is content.
+        """Begins a call. The call is held back until the value of its first argument begins: if it
+        is malformed before that, its text becomes content.
 
         Args:
             opening: the markup read before `mark`.
@@ -452,7 +450,7 @@ class PieceCollector:
             self.content(text)
 
     def report(self) -> None:
-        """Reports a call that was held back; it ends reasoning."""
+        """Reports a call that was held back; this ends reasoning."""
         held, self._held = self._held, None
         if held is None:
             return
@@ -470,7 +468,7 @@ class PieceCollector:
 
     def end(self, *, complete: bool, rest: str = "") -> None:
         """Ends the call that was begun last. `rest` is the text of a malformed argument, which was
-        read last. It becomes content."""
+        read last and becomes content."""
         held = self._held
         if held is not None and held.mark is not None and not (complete or self._scan.was_cut):
             self._held = None
@@ -487,7 +485,7 @@ class PieceCollector:
         self._add_content(self._content.release(), 0)
 
     def _add_content(self, text: str, num_held: int) -> None:
-        """Adds content before the last `num_held` characters that were read."""
+        """Adds content that precedes the last `num_held` characters read."""
         if text:
             self.content_end = self._scan.position - num_held
             self._add(Content, text)
@@ -520,7 +518,7 @@ class _Space:
         self.held: list[str] = []
 
     def hold(self, text: str) -> str:
-        """Returns the part of the text held so far and of `text` that may be shown."""
+        """Returns the part of the held text and `text` that may be output now."""
         shown = text.rstrip()
         if not shown:
             if text:
@@ -541,16 +539,17 @@ class _Space:
         return sum(map(len, self.held))
 
     def trim(self) -> None:
-        """Records markup at this position. The held white space is shown only between two texts."""
+        """Records markup at this position. The held white space is output only between two
+        texts."""
         self._is_trimmed = True
 
     def release(self) -> str:
-        """Returns the held part, unless markup is next to it."""
+        """Returns the held text, unless markup is next to it."""
         return "" if self._is_trimmed else "".join(self.held)
 
 
 class IncrementalParser:
-    """Implements `OutputParser` with a generator, which reads a `Scanner` and fills a
+    """Implements `OutputParser` with a generator that reads a `Scanner` and fills a
     `PieceCollector`. `tools` are the functions that may be called."""
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Ends a text at its first stop string, independent of how the text is split into pieces."""
+"""Ends a text at its first stop string, regardless of how the text is split into pieces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_KNOWN = 64
 
 
 class StopResult(NamedTuple):
-    """Text that may be shown, and the stop string that ended it, if any."""
+    """The text to output, and the stop string that ended it; None = none."""
 
     text: str
     stop: str | None
@@ -56,9 +56,9 @@ class StopMatcher:
         self.num_dropped = 0
 
     def push(self, text: str, *, ends: bool = True) -> StopResult:
-        """Adds text. After a stop string everything is dropped and the result repeats the stop.
-        `ends` says whether a stop string that is complete in this text ends it; otherwise it is
-        ignored."""
+        """Adds text. After a stop string everything is dropped and the result repeats the stop
+        string. `ends` is whether a stop string that is completed by this text ends it; otherwise it
+        is ignored."""
         if self._stop is not None:
             return StopResult("", self._stop)
         if not self._searches:
@@ -105,7 +105,7 @@ class StopSearch:
 
     Attributes:
         stop: the stop string that ended the text; None = none so far.
-        end: the position of its end.
+        end: the end position of that stop string.
         num_tokens: the number of tokens up to the one that completed it.
         num_decoded: the number of characters of all tokens.
     """
@@ -143,8 +143,8 @@ class StopSearch:
         self.num_decoded += len(text)
 
     def search(self, text: str, end: int) -> str:
-        """Searches the next text, and returns the text that may be shown. `end` is the position of
-        the end of `text`."""
+        """Searches the next text, and returns the text to output. `end` is the position of the end
+        of `text`."""
         start = end - len(text)
         num_passed = int(min(max(self._passes_to - start, 0), len(text)))
         shown = ""
@@ -174,9 +174,8 @@ def completes_stop(
     num_tokens: int,
     backwards: Iterable[int],
 ) -> bool:
-    """Returns whether a stop string is complete in the text of a list of tokens but was not before
-    the last one, nor within the first `min_tokens`. Used for beams: it keeps no state and reads
-    only the end of the text.
+    """Returns whether the last token completes a stop string, and not within the first
+    `min_tokens`. Used for beams: it keeps no state and reads only the end of the text.
 
     Args:
         content_of: returns the content of a whole text, if only content is searched; called only if
@@ -202,9 +201,9 @@ class _PieceSearch:
     """Searches for one string in text that arrives in pieces, with the algorithm of Knuth, Morris
     and Pratt.
 
-    `num_matched` is the length of the longest beginning of the pattern that the text seen so far
-    ends with. The failure table is extended as needed, so that long patterns cost nothing until
-    they match.
+    `num_matched` is the length of the longest prefix of the pattern with which the text so far
+    ends. The failure table is extended as needed, so that long patterns cost nothing until they
+    match.
     """
 
     __slots__ = ("_failure", "num_matched", "pattern")
@@ -216,7 +215,7 @@ class _PieceSearch:
         self._failure = [0, 0]
 
     def advance(self, text: str, end: int) -> int | None:
-        """Reads `text[:end]`, and returns the position after the first occurrence, or None."""
+        """Reads `text[:end]`, and returns the position after the first occurrence; None = none."""
         pattern, failure = self.pattern, self._failure
         num_matched = self.num_matched
         position = 0
@@ -239,7 +238,7 @@ class _PieceSearch:
         return None
 
     def pass_over(self, text: str) -> None:
-        """Reads all of `text`. Matches within it are ignored, but one may begin at its end."""
+        """Reads all of `text` and ignores matches within it, but a match may begin at its end."""
         while (found := self.advance(text, len(text))) is not None:
             self.num_matched = self._failure[len(self.pattern)]
             text = text[found:]

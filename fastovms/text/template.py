@@ -26,7 +26,7 @@ from fastovms.text.template_messages import (
 )
 
 _MAX_REASON: Final = 300
-"""The number of characters of a template's error that are repeated: it may contain a whole
+"""The maximum number of characters of a template's error that are shown: it may contain a whole
 message."""
 
 CHANGES: Final = re.compile(r"\.(?:append|pop|update)\b")
@@ -35,11 +35,11 @@ CHANGES: Final = re.compile(r"\.(?:append|pop|update)\b")
 _RESERVED: Final = {"messages", "tools", "documents", "add_generation_prompt"}
 _EFFORT: Final = "reasoning_effort"
 _CONTINUE = "CONTINUE_FINAL_MESSAGE_TAG "
-"""The text that is put after the final message to find its end. It is transformers' own word."""
+"""The text that is appended to the final message to find its end; transformers uses the same."""
 
 
 class CallWriting(NamedTuple):
-    """The form of tool calls in a prompt.
+    """How tool calls are written in a prompt as text.
 
     Attributes:
         write: returns the text of a call that the template cannot show.
@@ -55,9 +55,9 @@ class ChatTemplate:
     """The templates of one model. Rendering has no side effects; render long chats in a thread.
 
     Attributes:
-        source: the template used without tools.
-        tool_source: the template used with tools, from which formats are detected.
-        budget: is spent by renderings.
+        source: the template for chats without tools.
+        tool_source: the template for chats with tools, from which formats are detected.
+        budget: the budget that renderings spend.
         replaced: returns another template for the same model, given its source, which comes from a
             client and is only rendered in another process. Raises RequestError if it is too long.
     """
@@ -73,11 +73,10 @@ class ChatTemplate:
         *,
         is_foreign: bool = False,
     ) -> None:
-        """
-        Args:
-            forms: the forms of the templates without and with tools.
-            tokens: the values of `bos_token` and other special tokens.
-            is_foreign: whether the template comes from a request.
+        """Args:
+        forms: the message forms of the templates without and with tools.
+        tokens: the values of `bos_token` and other special tokens.
+        is_foreign: whether the template comes from a request.
         """
         self.source, self.tool_source = plain.source, with_tools.source
         self.budget = budget
@@ -89,13 +88,13 @@ class ChatTemplate:
 
     @property
     def matrix(self) -> Mapping[str, str]:
-        """The outcomes of the kinds of histories: one of `OUTCOMES` each, or a reason why the kind
-        is not shown."""
+        """The result for each kind of chat history: one of `OUTCOMES`, or the reason why the
+        template cannot show that kind."""
         return self._tool_form.matrix
 
     @property
     def shows_tools(self) -> bool:
-        """Whether the model is shown the tools."""
+        """Whether the prompt contains the tools."""
         return self._tool_form.form.shows_tools
 
     @property
@@ -120,23 +119,23 @@ class ChatTemplate:
         calls: CallWriting | None = None,
         warnings: list[str] | None = None,
     ) -> str:
-        """Returns the prompt. Special tokens are in it; encode it without adding any.
+        """Returns the prompt. It contains special tokens; encode it without adding any.
 
         Args:
-            messages: in OpenAI's format: tool arguments as JSON text, content as text, None or a
-                list of parts.
+            messages: in OpenAI's format: tool arguments as a JSON string, content as a string, None
+                or a list of parts.
             tools: in OpenAI's format, `{"type": "function", "function": {...}}`.
             add_generation_prompt: whether to end with the beginning of the assistant's answer.
-            continue_final_message: whether to end with the final message's content; excludes the
-                former.
+            continue_final_message: whether to end with the final message's content; excludes
+                `add_generation_prompt`.
             kwargs: further variables: `chat_template_kwargs`.
             calls: writes calls that the template cannot show; None = as JSON.
-            warnings: a list to which losses in rendering are added.
+            warnings: a list to which losses in rendering are appended.
 
         Raises:
-            RequestError: the template refuses the chat, with its text, or exceeds a limit.
+            RequestError: the template refuses the chat, with its own message, or exceeds a limit.
             InvalidField: `kwargs` names a reserved variable, or two fields exclude each other.
-            NeedsProcess: the rendering must run again where the budget names another process.
+            NeedsProcess: the rendering must be restarted in a process for templates.
         """
         if continue_final_message and add_generation_prompt:
             raise InvalidField.about(
@@ -200,7 +199,7 @@ class ChatTemplate:
 
 
 class PreparedTemplate:
-    """A template, ready to be rendered."""
+    """A template that is ready to be rendered."""
 
     def __init__(
         self,
@@ -247,7 +246,7 @@ class PreparedTemplate:
                 raise NeedsProcess
             return self._compiled(every)
         except (MemoryError, NeedsProcess, FastovmsError):
-            raise  # a lack of memory is not an error of the template
+            raise  # out of memory is not an error of the template
         except (LimitExceeded, Malformed) as error:
             raise UnusableTemplate(error) from error
         except Exception as error:  # the code of a template may raise any exception
@@ -261,7 +260,7 @@ class TemplateFault(RequestError):
     """The template refuses a chat.
 
     Attributes:
-        reason: the template's own words.
+        reason: the template's own message.
     """
 
     def __init__(self, reason: str) -> None:
@@ -270,7 +269,7 @@ class TemplateFault(RequestError):
 
 
 class UnusableTemplate(RequestError):
-    """A template exceeds a limit, or is malformed, whatever the messages are."""
+    """A template exceeds a limit or is malformed, whatever the messages."""
 
     def __init__(self, cause: LimitExceeded | Malformed) -> None:
         is_limit = isinstance(cause, LimitExceeded)
@@ -278,7 +277,7 @@ class UnusableTemplate(RequestError):
         super().__init__(f"the chat template {self._reason}")
 
     def named(self, *, is_foreign: bool) -> InvalidField:
-        """Returns the error for the client, which names the field."""
+        """Returns the error for the client, which names the request's field."""
         if is_foreign:
             return InvalidField.about("chat_template", f"{self._reason}")
         return InvalidField(f"messages: the model's chat template {self._reason}", param="messages")
@@ -287,7 +286,7 @@ class UnusableTemplate(RequestError):
 def _placed(
     fault: TemplateFault, messages: Sequence[Message], render: Callable[[Sequence[Message]], str]
 ) -> InvalidField:
-    """Returns the error with the name of the first message that the template refuses."""
+    """Returns the error with the path of the first message that the template refuses."""
     low, high = 0, len(messages) - 1
     while low < high:
         middle = (low + high) // 2
@@ -304,7 +303,7 @@ def _placed(
 def _with_tag(
     messages: Sequence[Message], adapted: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Returns the messages with the tag after the last text of the final one."""
+    """Returns the messages with a tag after the last text of the final message."""
     has_content = messages and messages[-1].get("content") is not None
     content = adapted[-1]["content"] if has_content else None
     if isinstance(content, str):
@@ -321,8 +320,8 @@ def _with_tag(
 
 
 def _cut_at_tag(text: str) -> str:
-    """Returns the prompt up to the tag. A template that trims messages has trimmed the tag's space
-    too; then the text ends where its last word does."""
+    """Returns the prompt up to the tag. A template that strips messages has also stripped the tag's
+    space; then the text ends after its last word."""
     at = text.rfind(_CONTINUE.strip())
     if at < 0:
         raise RequestError(

@@ -46,8 +46,8 @@ def find_templates(model_dir: Path) -> dict[str, str]:
 
 
 def _named(value: object) -> dict[str, str]:
-    """Returns sources by name. `chat_template` is one source, or named ones: a list of objects, or
-    an object."""
+    """Returns sources by name. `chat_template` is one source, or several named ones as a list of
+    objects or an object."""
     if isinstance(value, str):
         return {DEFAULT: value}
     if isinstance(value, list):
@@ -61,7 +61,7 @@ def _named(value: object) -> dict[str, str]:
 
 
 def special_tokens(model_dir: Path) -> dict[str, Any]:
-    """Returns the values of `bos_token` and the other tokens in templates: tokenizer_config.json
+    """Returns the values of `bos_token` and the other tokens in templates. tokenizer_config.json
     takes precedence over special_tokens_map.json, and that over the ids in
     openvino_tokenizer.xml."""
     found: dict[str, Any] = {}
@@ -87,7 +87,7 @@ def special_tokens(model_dir: Path) -> dict[str, Any]:
 
 
 def end_token_ids(model_dir: Path) -> frozenset[int]:
-    """Returns the ids of the tokens that the tokenizer's files name as the end of a text or of a
+    """Returns the ids of the tokens that the tokenizer's files name as the end of text or of a
     turn. Raises ConfigurationError if a file is broken."""
     texts: set[str] = set()
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
@@ -125,7 +125,7 @@ def _token_ids(
 
 
 def _runtime_info(model_dir: Path) -> Mapping[str, str]:
-    """Returns the members of `rt_info` in openvino_tokenizer.xml. Empty for a corrupt file, which
+    """Returns the entries of `rt_info` in openvino_tokenizer.xml; empty for a corrupt file, which
     is refused when the tokenizer is loaded."""
     path = model_dir / _TOKENIZER_XML
     if not path.is_file():
@@ -143,14 +143,14 @@ def _id(info: Mapping[str, str], name: str) -> int | None:
 
 
 def _token(value: object) -> str | None:
-    """Returns a token's text. The value is the text or an object that contains it."""
+    """Returns a token's text. `value` is the text or an object that contains it; None = neither."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
 def read_text(path: Path) -> str:
-    """Reads a file of UTF-8. Raises ConfigurationError if the file cannot be read."""
+    """Reads a UTF-8 file. Raises ConfigurationError if the file cannot be read."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -158,8 +158,8 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Mapping[str, Any]:
-    """Reads a JSON object; an empty one if the file does not exist. Raises ConfigurationError if
-    the file cannot be read or holds no object."""
+    """Reads a JSON object; empty if the file does not exist. Raises ConfigurationError if the file
+    cannot be read or is not an object."""
     if not path.is_file():
         return {}
     try:
@@ -172,16 +172,17 @@ def read_json(path: Path) -> Mapping[str, Any]:
 
 
 _MAX_REPLACED: Final = 8
-"""Templates of requests whose forms are kept in memory."""
+"""The maximum number of clients' templates whose forms are cached in memory."""
 
 _MAX_SOURCE: Final = 256 * 1024
-"""Characters of a template of a request: several times as many as those of models have."""
+"""The maximum number of characters of a client's template: several times those of models'
+templates."""
 
 _PROBES: Final = Limits(1_000_000, 64_000_000)
-"""The limits of the renderings by which the form of a model's template is found."""
+"""The limits of renderings for finding the form of a model's template."""
 
 _FORMS_VERSION: Final = 1
-"""A hash of the rows of the matrix and the members of the form, for cache keys."""
+"""A hash of the matrix's rows and the form's fields, for cache keys."""
 
 _FORMS_FILE: Final = "forms.json"
 
@@ -194,7 +195,7 @@ def load_template(
     now: Callable[[], datetime] = datetime.now,
     cache: DiskCache | None = None,
 ) -> ChatTemplate | None:
-    """Returns the model's templates, or `override`, a file or a template itself; None if the model
+    """Returns the model's templates, or `override`, a file or a template itself; None = the model
     has none. Raises ConfigurationError if a file is broken or a template malformed."""
     templates = find_templates(model_dir)
     if override is not None:
@@ -221,11 +222,11 @@ def make_template(
     Args:
         templates: sources by name; at least one.
         tokens: the values of `bos_token` and other special tokens.
-        content_format: the type of the `content` of messages: "string", or "openai" for a list of
-            parts; "auto" = as the template expects it.
+        content_format: the type of messages' `content`: "string", or "openai" for a list of parts;
+            "auto" = as the template expects it.
         now: returns the local time.
-        cache: stores on disk what was found out about each template; None = not stored.
-        budget: None = a budget of its own.
+        cache: stores the analysis of each template on disk; None = not stored.
+        budget: the budget that renderings spend; None = a new one.
         is_foreign: whether the template comes from a request.
     """
     budget = budget or Budget()
@@ -291,7 +292,8 @@ def _forms(
     cache: DiskCache,
     key: str,
 ) -> Sequence[ProbedForm]:
-    """Returns the forms of the templates without and with tools, from the cache if possible."""
+    """Returns the message forms of the templates without and with tools, from the cache if
+    possible."""
     entry = cache.find("template", key)
     if entry is not None:
         try:

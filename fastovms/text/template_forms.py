@@ -1,4 +1,4 @@
-"""Finds out in which form a template reads messages, by rendering histories."""
+"""Finds out in which form a template expects messages, by rendering sample chat histories."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Render = Callable[[Sequence[Message], TemplateForm, Mapping[str, Any]], str]
 """Renders adapted messages with tools and further variables. Raises RequestError."""
 
 Way = Mapping[str, Any]
-"""Members of a `TemplateForm`."""
+"""Fields of a `TemplateForm`, by name."""
 
 TRIED_TOOL: Final[Message] = {
     "type": "function",
@@ -61,7 +61,8 @@ _STANDARD_ROLES: Final = frozenset(("system", "developer", "user", "assistant", 
 _ECHOED: Final = "dweller"
 _MAX_ROLES: Final = 64
 _MAX_SECONDS: Final = 2.0
-"""Processor time for the matrix of a template. The slowest of 99 public templates takes 0.3 s."""
+"""The maximum CPU seconds for the matrix of a template. The slowest of 99 public templates takes
+0.3 s."""
 
 _JSON: Final = re.compile(r'(?<!\\)"place":\s*"mark51mark"')
 
@@ -115,12 +116,12 @@ _CUT, _LIST = '{"place": "mark51mark', '["mark51mark", 2]'
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of the matrix: a kind of history.
+    """A row of the matrix: a kind of chat history.
 
     Attributes:
-        ways: the ways of showing the histories, best first; the first that shows all is used.
+        ways: the possible forms, best first; the first form that shows all histories is used.
         needs_reasoning: whether the reasoning must be shown.
-        has_arguments: whether the notation of arguments counts.
+        has_arguments: whether the notation of arguments matters.
         variables: further variables of the template.
         echoed: a history that shows whether the template has developer turns.
     """
@@ -247,8 +248,8 @@ def find_form(
     tools: Sequence[Message],
     clock: Callable[[], float] = time.thread_time,
 ) -> ProbedForm:
-    """Finds the form of a template. After `_MAX_SECONDS` the search ends, and the rest of the form
-    keeps its defaults.
+    """Returns the form of a template. After `_MAX_SECONDS` the search ends, and the rest of the
+    form keeps its defaults.
 
     Args:
         tools: the tools for rendering.
@@ -298,7 +299,8 @@ class _Finder:
         self.form = replace(self.form, roles=known, efforts=self._efforts())
 
     def find(self, row: Row) -> None:
-        """Chooses the first way that shows all of a row's histories, or the one that shows most."""
+        """Chooses the first form that shows all of a row's histories, or the one that shows
+        most."""
         best, fewest = self.form, len(row.histories) + (not row.needs_reasoning)
         ways: Sequence[Way] = row.ways
         if row.echoed is not None and self._is_echoed(row.echoed):
@@ -313,7 +315,8 @@ class _Finder:
         self.form = best
 
     def outcome(self, row: Row) -> str:
-        """Returns the renderings of a row's histories in the form that was found."""
+        """Returns the result for a row's histories in the chosen form: one of `OUTCOMES`, or the
+        reason why they are not shown."""
         faults = [self._fault(history, self.form, row) for history in row.histories]
         if row.needs_reasoning:
             return NOT_KEPT if all(faults) else SHOWN
@@ -369,8 +372,8 @@ class _Finder:
         return ""
 
     def _call_fault(self, history: Sequence[Message], form: TemplateForm, text: str) -> str:
-        """Returns why content cannot be None, or arguments cannot be JSON text, because the
-        template has its own notation or writes them as a JSON string."""
+        """Returns why content cannot be None, or arguments cannot be a JSON string, because the
+        template has its own notation or writes them as a JSON string; "" = no fault."""
         empty = self._text(history, replace(form, null_content=False)) or text
         if form.null_content and len(_JUNK.findall(text)) > len(_JUNK.findall(empty)):
             return "None or null is shown instead of a text"
@@ -391,7 +394,7 @@ class _Finder:
 
     def _is_echoed(self, history: Sequence[Message]) -> bool:
         """Returns whether the template writes unknown role names unchanged into the prompt. If so,
-        it does not support the role "developer" specially."""
+        it has no special support for the role "developer"."""
         form = replace(self.form, leading=OWN, later=OWN, roles=(ANY_ROLE,))
         text = self._text(history, form)
         other = [{**m, "role": _ECHOED} if m["role"] == "developer" else m for m in history]

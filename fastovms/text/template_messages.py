@@ -1,4 +1,4 @@
-"""Messages in the form that a template reads."""
+"""Converts messages to the form that a template supports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PARTS: Final = "parts"
 ANY_ROLE: Final = "*"
 
 ARGUMENTS: Final = "arguments"
-"""The name under which an object holds arguments that are not an object."""
+"""The key of arguments that are not an object, in the object that wraps them."""
 
 SPEAKERS: Final = ("system", "developer")
 _SHORT_ID: Final = 9
@@ -48,34 +48,34 @@ class TemplateForm:
 
     Attributes:
         content_parts: whether content must be a list of parts; otherwise it must be a string.
-        iterates_parts: whether lists of parts are read, so that images have a place.
+        iterates_parts: whether lists of parts are read, so that images keep their position.
         empty_lists: whether absent tools and documents must be empty lists instead of None.
-        system_tools: whether tools are read from the system message, as JSON text (Phi 4).
-        shows_tools: whether the model is shown the tools.
-        leading: the role of system and developer messages at the beginning: their "own", "system"
+        system_tools: whether tools are read from the system message, as JSON (Phi 4).
+        shows_tools: whether the prompt contains the tools.
+        leading: the role for system and developer messages at the beginning: their "own", "system"
             for both, or "user".
-        joins_leading: whether several of these must become one message.
-        later: the same as `leading` for messages further on.
+        joins_leading: whether several of these must be merged into one message.
+        later: the same as `leading`, for later messages.
         roles: further roles that the template shows; `ANY_ROLE` = any.
         needs_user: whether a user turn must come first.
-        joins_users: whether user turns in a row must become one.
-        joins_answers: whether assistant turns in a row must become one.
+        joins_users: whether consecutive user turns must be merged.
+        joins_answers: whether consecutive assistant turns must be merged.
         empty_answers: whether an assistant turn without content may stay.
         after_result: how a user turn follows a tool result: "kept" unchanged, after an empty
             "answer", or as text at the end of the "result".
         calls: how several calls of one turn are shown: "together", "one by one", or as "text".
         results: whether tool results have turns; otherwise they become user turns.
-        orphans: whether a result may stand without its call.
-        argument_objects: whether arguments must be objects; otherwise they are JSON text, which
-            keeps them as the model wrote them.
+        orphans: whether a result may come without its call.
+        argument_objects: whether arguments must be objects; otherwise they are the model's original
+            JSON string.
         wraps_arguments: whether arguments that are not an object must be put into one.
-        null_content: whether the content of a turn that has only calls is None; otherwise "".
+        null_content: whether the content of a turn with only calls is None; otherwise "".
         short_ids: whether call ids must have nine letters and digits (Mistral).
         call_text: where the content of a turn with calls goes: "kept" next to them, in a turn
             "before" them, in one "before user" and calls, or with the calls as "text".
-        reasoning: the member from which reasoning is read, or "parts" of content.
+        reasoning: the field from which reasoning is read, or "parts" of content.
         joins_reasoning: whether content next to calls must be added to the reasoning (gpt-oss).
-        efforts: the levels of `reasoning_effort` that the template has; none = any.
+        efforts: the levels of `reasoning_effort` that the template has; empty = any.
     """
 
     content_parts: bool = False
@@ -116,14 +116,14 @@ STRICT: Final[Mapping[str, Any]] = {
     "calls": AS_TEXT,
     "results": False,
 }
-"""The members of the form that any template shows that knows users and assistants in turn."""
+"""The fields of the form that every template with alternating user and assistant turns supports."""
 
 
 class PlacedMessage(dict[str, Any]):
-    """A message with its place in the request, for warnings and errors.
+    """A message and its path in the request, for warnings and errors.
 
     Attributes:
-        place: such as "messages[3]".
+        place: the path, such as "messages[3]".
     """
 
     def __init__(self, message: Message, place: str) -> None:
@@ -132,12 +132,12 @@ class PlacedMessage(dict[str, Any]):
 
 
 def place_of(message: Message, index: int) -> str:
-    """Returns the place of the message with this index."""
+    """Returns the path of the message with this index."""
     return message.place if isinstance(message, PlacedMessage) else f"messages[{index}]"
 
 
 class AdaptedMessages(NamedTuple):
-    """Messages in the form that a template shows.
+    """Messages in the form that a template supports.
 
     Attributes:
         warnings: losses, because the template cannot show something.
@@ -153,9 +153,9 @@ def adapt(
     tools: Sequence[Message] = (),
     write_call: WriteCall | None = None,
 ) -> AdaptedMessages:
-    """Returns copies of messages in OpenAI's format, changed to the form that the template shows.
-    Later messages do not change earlier turns. `write_call` returns the text of calls that the
-    template cannot show; None = as JSON."""
+    """Returns copies of messages in OpenAI's format, converted to the form that the template
+    supports. Later messages do not change earlier turns. `write_call` returns the text of calls
+    that the template cannot show; None = as JSON."""
     turns = _Turns(form, write_call or _json_call)
     last = len(messages) - 1
     split = form.calls == ONE_BY_ONE
@@ -170,7 +170,7 @@ def adapt(
 
 
 def join_text(content: object) -> object:
-    """Returns text parts as one string joined by line ends, as in vLLM and OVMS; returns other
+    """Returns text parts as one string, joined by line breaks, as in vLLM and OVMS; returns other
     content unchanged."""
     if not isinstance(content, list):
         return content
@@ -198,7 +198,7 @@ class _Turns:
         """Adds a message.
 
         Args:
-            place: its place in the request.
+            place: its path in the request.
             is_last: whether it is the last message, which may have to be continued and must stay.
         """
         turn = dict(message)
@@ -232,7 +232,7 @@ class _Turns:
         return AdaptedMessages(self._turns, [_warning(*found) for found in self._places.items()])
 
     def _add_instructions(self, turn: Turn, place: str) -> None:
-        """Adds a message of the system or the developer."""
+        """Adds a system or developer message."""
         form, role = self._form, turn["role"]
         way = form.later if self._is_begun else form.leading
         if way == USER:
@@ -343,7 +343,7 @@ class _Turns:
         self._push({"role": "user", "content": text}, place)
 
     def _push(self, turn: Turn, place: str, *, is_leading: bool = False) -> None:
-        """Appends a turn, or joins it to the last one if the template requires turns to
+        """Appends a turn, or merges it with the last one if the template requires turns to
         alternate."""
         form, role = self._form, turn["role"]
         last = self._turns[-1] if self._turns else {}
@@ -381,8 +381,8 @@ class _Turns:
         self._turns.append(turn)
 
     def warn(self, place: str, text: str) -> None:
-        """Adds a warning that the template shows the message at `place` differently than the client
-        sent it."""
+        """Adds a warning that the template shows the message at the path `place` differently than
+        the client sent it."""
         places = self._places.setdefault(text, [])
         if place not in places:
             places.append(place)
@@ -403,14 +403,14 @@ def _text(part: object) -> str | None:
 
 
 def _text_of_content(content: object) -> str:
-    """Returns the text of a content, without parts that are not text."""
+    """Returns the text parts of a content as a string."""
     if isinstance(content, list):
         return "\n".join(filter(None, map(_text, content)))
     return content if isinstance(content, str) else ""
 
 
 def _joined(first: Any, second: Any) -> Any:
-    """Returns two contents as one, with an empty line between texts."""
+    """Merges two contents, with an empty line between texts."""
     if not first or not second:
         return first or second
     if isinstance(first, str) and isinstance(second, str):
@@ -440,7 +440,7 @@ def _short_id(call_id: str) -> str:
 
 
 def _parsed(arguments: object) -> Any:
-    """Returns the value that a JSON text holds. Text that is not JSON stays text."""
+    """Parses a JSON string. Text that is not JSON is returned unchanged."""
     if not isinstance(arguments, str):
         return arguments
     try:
@@ -462,7 +462,7 @@ class ProbedForm:
     """The form of a template and the matrix of results.
 
     Attributes:
-        matrix: the outcome of each row: one of `OUTCOMES`, or the reason why a history cannot be
+        matrix: the result of each row: one of `OUTCOMES`, or the reason why a history cannot be
             shown.
     """
 

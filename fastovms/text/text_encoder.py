@@ -1,4 +1,4 @@
-"""The tokenizer of an encoder, for texts and pairs of texts."""
+"""The tokenizer of an embedding model or reranker, for texts and pairs of texts."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fastovms.text.tokenizer import check_characters
 TOKENIZER_FILE: Final = "openvino_tokenizer.xml"
 _DETOKENIZER_FILE: Final = "openvino_detokenizer.xml"
 _TEMPLATES: Final = "processed_post_processor_template"
-"""The names, in the tokenizer's file, of the tokens that it puts around one text and around two."""
+"""The names, in the tokenizer's file, of the templates for one text and for two texts."""
 
 _PROBE: Final = "a"
 FIRST, SECOND = -1, -2
 """The ids that represent the two texts in a template of pairs."""
 
 _WORDS: Final = ("of the night", "the river")
-"""Words for the test whether a text may be cut at a space."""
+"""Texts for testing whether a text may be cut at a space."""
 
 TokenIds = NDArray[np.int64]
 
@@ -37,7 +37,7 @@ class PairTemplate:
     """The tokens before, between and after two texts.
 
     Attributes:
-        ids: tokens, -1 = the first text, -2 = the second.
+        ids: tokens; -1 = the first text, -2 = the second.
         type_ids: the index of the text of each token.
     """
 
@@ -49,7 +49,7 @@ class PairTemplate:
         return len(self.ids) - 2
 
     def join(self, first: TokenIds, second: TokenIds) -> tuple[TokenIds, TokenIds]:
-        """Returns the tokens of a pair, and the index of the text of each."""
+        """Returns the tokens of a pair, and the text index (type id) of each token."""
         parts, lengths, kinds = self._constants
         first_place, second_place = self._places
         parts, lengths = parts.copy(), lengths.copy()
@@ -63,21 +63,22 @@ class PairTemplate:
 
     @cached_property
     def _constants(self) -> tuple[list[TokenIds], TokenIds, TokenIds]:
-        """The template of `join`: the tokens of each place, their numbers and their types."""
+        """The inputs of `join` without the texts: the token, the number of tokens, and the type id
+        at each place of the template."""
         parts = [np.array([each], np.int64) for each in self.ids]
         return parts, np.ones(len(parts), np.int64), np.array(self.type_ids, np.int64)
 
 
 class TextEncoder:
-    """Wraps the tokenizer of an encoder. Thread-safe.
+    """Wraps the tokenizer of an embedding model or reranker. Thread-safe.
 
     Attributes:
-        before, behind: the tokens that the tokenizer puts around a text.
+        before, behind: the special tokens around a text.
         pair: the template of pairs; None = not supported.
-        pad_token_id: the token that pads the texts of a batch.
+        pad_token_id: the token for padding the texts of a batch.
         has_detokenizer: whether it can decode tokens.
         keeps_spaces: whether a text can be tokenized in slices that begin with the space at a cut;
-            otherwise slices begin after it.
+            otherwise slices begin after the space.
     """
 
     def __init__(
@@ -113,7 +114,8 @@ class TextEncoder:
             ) from error
 
     def vocabulary(self) -> Mapping[bytes, int]:
-        """Returns the ids of the tokens. Raises RuntimeError without a detokenizer."""
+        """Returns token ids by the bytes of the tokens. Raises RuntimeError without a
+        detokenizer."""
         vocabulary: dict[bytes, int] = self._tokenizer.get_vocab()
         return vocabulary
 

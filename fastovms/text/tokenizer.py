@@ -1,4 +1,4 @@
-"""The tokenizer."""
+"""The tokenizer of a model, and fill-in-the-middle tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Format(NamedTuple):
-    """The names of fill-in-the-middle tokens, in order. If `middle` is None the prompt is last,
+    """The names of fill-in-the-middle tokens, in order. If `middle` is None, the prompt comes last,
     after the suffix, and the model continues it."""
 
     prefix: str
@@ -57,8 +57,8 @@ class FimTokens:
 
 
 def find_fim_tokens(find: Callable[[Sequence[str]], list[int | None]]) -> FimTokens | None:
-    """Returns the tokens of the first known format in a vocabulary, or None. `find` returns the ids
-    of tokens by their names."""
+    """Returns the tokens of the first known format in a vocabulary; None = none. `find` returns the
+    ids of tokens by their names."""
     ids = iter(find([piece for names in _FORMATS for piece in names if piece]))
     for names in _FORMATS:
         prefix, suffix = next(ids), next(ids)
@@ -79,14 +79,14 @@ PROBE_TEXTS = (
     "a  b   c\n\n d\t e ( f ) [ g ] : h ## i @@ j </w> k",
     "Grüße aus Köln, 東京 は 日本 の 首都 です 。 😀 👍🏽 мир !",
 )
-"""Texts that detokenizers with rules beyond the single token change: clean-up of spaces, suffixes
-and prefixes of words. Random sequences seldom meet such a rule."""
+"""Texts that detokenizers with rules for several tokens change, such as clean-up of spaces or word
+prefixes and suffixes. Random sequences rarely trigger such rules."""
 
 _BYTE_TOKEN = re.compile(rb"<0x([0-9A-Fa-f]{2})>")
 
 _MISREAD_TOKEN = re.compile(rb"<(?!0x[0-9A-Fa-f]{2}>).{4}>", re.DOTALL)
-"""Tokens such as `<body>` in the vocabularies of Gemma: OpenVINO's byte fallback takes whatever is
-as long as a byte token for one, and shows U+FFFD."""
+"""Tokens such as `<body>` in the vocabularies of Gemma: OpenVINO treats tokens with the length of a
+byte token as byte tokens, and returns U+FFFD."""
 
 DecodeBatch = Callable[[list[list[int]], bool], list[str]]
 """Decodes several sequences of one length; the flag says whether special tokens are skipped."""
@@ -94,11 +94,11 @@ DecodeBatch = Callable[[list[list[int]], bool], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class TokenTable:
-    """The text that each token contributes.
+    """The bytes of each token's text.
 
     Attributes:
         token_bytes: the bytes of each id; empty where the vocabulary has a gap.
-        special_token_ids: ids that contribute nothing when special tokens are skipped.
+        special_token_ids: ids without text when special tokens are skipped.
         strip_leading_space: whether one space is dropped from the beginning of a text.
     """
 
@@ -107,8 +107,8 @@ class TokenTable:
     strip_leading_space: bool = False
 
     def skipping_special_tokens(self, keep: Collection[bytes] = ()) -> TokenTable:
-        """Returns the table of texts without special tokens, except those that are, or begin, a
-        text in `keep`."""
+        """Returns the table with special tokens skipped, except those that are, or begin, a string
+        in `keep`."""
         token_bytes = list(self.token_bytes)
         for token_id in self.special_token_ids:
             if not any(text.startswith(token_bytes[token_id]) for text in keep):
@@ -116,7 +116,7 @@ class TokenTable:
         return replace(self, token_bytes=token_bytes)
 
     def detokenizer(self, *, continues: bool = False) -> TableDetokenizer:
-        """Returns a detokenizer for one sample. `continues` says whether the tokens continue a
+        """Returns a detokenizer for one sample. `continues` is whether the tokens continue a
         text."""
         strip = self.strip_leading_space and not continues
         return TableDetokenizer(self.token_bytes, strip_leading_space=strip)
@@ -143,9 +143,9 @@ def build_token_table(
 ) -> TokenTable | None:
     """Returns the table that reproduces `decode`; None = unknown kind of vocabulary.
 
-    Every token is tried, in random sequences, where characters are torn apart and bytes are
-    invalid, and so is each of the probes, the tokens of `PROBE_TEXTS`. SentencePiece's tokens that
-    OpenVINO takes for byte tokens are left out: the table has their text.
+    Every token is tested, in random sequences, in which characters are split and bytes are invalid,
+    and so is each of the probes, the tokens of `PROBE_TEXTS`. SentencePiece tokens that OpenVINO
+    treats as byte tokens are not tested: the table has their text.
     """
     raw = [b""] * (max(vocab.values()) + 1)
     for data, token_id in vocab.items():
@@ -176,7 +176,7 @@ def _is_correct(table: TokenTable, samples: Iterable[_DecodedText]) -> bool:
 
 
 def _sentencepiece_bytes(piece: bytes) -> bytes:
-    """Returns the bytes of a piece: byte tokens stand for one byte, U+2581 for a space."""
+    """Returns the bytes of a piece: a byte token is one byte, U+2581 is a space."""
     if match := _BYTE_TOKEN.fullmatch(piece):
         return bytes.fromhex(match[1].decode())
     return piece.replace("\N{LOWER ONE EIGHTH BLOCK}".encode(), b" ")
@@ -236,7 +236,7 @@ class Tokenizer:
     Attributes:
         vocab_size: token ids are 0 <= id < vocab_size; the model may have more logits than that.
         special_token_ids: ids that `decode` leaves out when it skips special tokens.
-        pad_token_id: the token that pads the texts of a batch; 0 if the model has none.
+        pad_token_id: the token for padding the texts of a batch; 0 if the model has none.
         has_detokenizer: whether it can decode tokens.
     """
 
@@ -302,13 +302,13 @@ class Tokenizer:
         continues: bool = False,
         keep: frozenset[str] = frozenset(),
     ) -> LocatingDetokenizer:
-        """Returns an incremental `decode` for one sample.
+        """Returns an incremental decoder for one sample.
 
         Args:
             continues: whether the sample continues a text. A leading space of the first token is
                 then kept, if the kind of vocabulary is known.
             keep: special tokens that are not skipped, by their text. There is one table for each
-                set, so that sets must be few. A detokenizer of an unknown kind then skips none.
+                set, so use few sets. For an unknown kind of vocabulary, none is skipped then.
         """
         table = self._skipping_table(keep) if skip_special_tokens else self._table
         if table is not None:
@@ -336,7 +336,7 @@ class Tokenizer:
 
     @cached_property
     def all_token_bytes(self) -> Sequence[bytes]:
-        """The text that each token contributes, by id, as `token_bytes` returns it."""
+        """The bytes of each token's text by id, as `token_bytes` returns them."""
         if self._table is not None:
             return self._table.token_bytes
         texts = self._decode_batch([[token_id] for token_id in range(self.vocab_size)], False)

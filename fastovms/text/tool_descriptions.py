@@ -36,13 +36,14 @@ def describe_tools(
     *,
     has_system_turn: bool,
 ) -> list[dict[str, Any]]:
-    """Returns messages with a description of the tools in the system message, or in the first user
-    message.
+    """Returns the messages with a description of the tools added to the system message, or to the
+    first user message.
 
     Args:
         messages: in OpenAI's format.
         functions: the allowed functions in OpenAI's format; empty = messages are unchanged.
         tool_format: the tool-call format for the model.
+        choice: the allowed calls.
         has_system_turn: whether the template shows system messages; otherwise the first user
             message begins with the description.
     """
@@ -78,7 +79,7 @@ def _instruction(functions: Sequence[Message], tool_format: ToolFormat, choice: 
 
 
 def _text(content: object) -> str:
-    """Returns the text of a content: of its parts, one per line."""
+    """Returns a content as a string; its text parts are on separate lines."""
     if isinstance(content, list):
         texts = [part.get("text") for part in content if isinstance(part, Mapping)]
         return "\n".join(text for text in texts if isinstance(text, str))
@@ -86,7 +87,7 @@ def _text(content: object) -> str:
 
 
 def written_call(tool_format: ToolFormat, name: str, arguments: Mapping[str, Any]) -> str:
-    """Returns the text of a call in a format, its markup included."""
+    """Returns the text of a call in a tool-call format, including its markup."""
     parameters = {
         "type": "object",
         "properties": {key: {"const": value} for key, value in arguments.items()},
@@ -97,8 +98,8 @@ def written_call(tool_format: ToolFormat, name: str, arguments: Mapping[str, Any
 
 
 def _node_text(node: Node) -> str:
-    """Returns a text that matches a grammar part: the first of several choices, and "" if
-    optional."""
+    """Returns a text that matches a grammar: the first of several choices, and "" for optional
+    parts."""
     match node:
         case tree.Literal(text) | tree.Tag(text) | tree.Until(text):
             return text
@@ -117,7 +118,7 @@ def _node_text(node: Node) -> str:
 
 
 def _value(schema: Any) -> Any:
-    """Returns the one value that a schema of constants allows."""
+    """Returns the only value that a schema of constants allows."""
     if "const" in schema:
         return schema["const"]
     return {key: _value(value) for key, value in schema.get("properties", {}).items()}

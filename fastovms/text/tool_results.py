@@ -1,4 +1,4 @@
-"""Matches the results of tools to their calls."""
+"""Matches tool results to their calls."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Final, NamedTuple
 Message = Mapping[str, Any]
 
 NO_RESULT: Final = "No result of this call is known."
-"""The text instead of a result that is missing among those of a turn's calls."""
+"""The text for a missing result if other results of the turn are present."""
 
 STRAY: Final = "tool result without a call"
-"""The role of a result that belongs to none of the calls before it."""
+"""The role of a result that belongs to no earlier call."""
 
 
 class OrderedMessage(NamedTuple):
-    """A message of a chat whose results are in the order of their calls.
+    """A message of a chat whose tool results are in the order of their calls.
 
     Attributes:
         at: the index of the message, or of the turn with the calls.
@@ -29,10 +29,10 @@ class OrderedMessage(NamedTuple):
 
 
 def in_order_of_calls(messages: Sequence[Message], *, split: bool) -> Iterator[OrderedMessage]:
-    """Yields messages; the results after a turn with calls in the order of the calls, because many
-    chat templates show no ids. A result is marked where it is missing among others. One that
-    belongs to no call comes last, with the role `STRAY`. `split` says whether a turn with several
-    calls becomes one turn for each, before its result."""
+    """Yields the messages, with the results after a turn in the order of its calls, because many
+    chat templates show no ids. If only some results are missing, a marker is added for each.
+    Results without a call come last, with the role `STRAY`. With `split`, a turn with several calls
+    becomes one turn per call, each before its result."""
     position = 0
     while position < len(messages):
         start, message = position, messages[position]
@@ -56,8 +56,8 @@ def in_order_of_calls(messages: Sequence[Message], *, split: bool) -> Iterator[O
 
 
 def fault_of_results(messages: Sequence[Message]) -> tuple[int, str] | None:
-    """Returns the index of a result whose id OpenAI refuses, and the reason: no call before it has
-    the id, or another result of the turn has it too."""
+    """Returns the index of a tool result that OpenAI would refuse, and the reason: no earlier call
+    has its id, or another result of the turn has the same id. None = no such result."""
     known: set[object] = set()
     for start, message in enumerate(messages):
         calls = message.get("tool_calls") or ()
@@ -87,8 +87,8 @@ def _end_of_results(messages: Sequence[Message], start: int) -> int:
 def _matched(
     calls: Sequence[Message], results: list[tuple[int, Message]]
 ) -> list[tuple[int, Message] | None]:
-    """Returns the result of each call, None if there is none, and takes it out of the results: by
-    its id, otherwise the next without one. If one call and one result are left, they belong
+    """Returns the result of each call, or None, and removes it from `results`. Results match by id,
+    otherwise in order if they have no id. If one call and one result are left, they belong
     together."""
     found: list[tuple[int, Message] | None] = []
     for call in calls:

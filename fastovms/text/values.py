@@ -1,4 +1,4 @@
-"""Values in calls, in JSON or in Python notation, read while they arrive."""
+"""Parses values in calls, in JSON or Python notation, incrementally."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ _SPACE = re.compile(r"[ \t\n\r]+")
 _WORD = re.compile(r"[-+.\w]+", re.ASCII)
 
 Copy = Callable[[Scanner, Emit], Incremental[bool]]
-"""Reads a value and emits it as JSON. Returns False if another text comes next, or the value is
-incomplete."""
+"""Reads a value and emits it as JSON. Returns False if there is no value, or it is incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Notation:
         copy_string: reads and emits a string, beginning with its quote.
         copy_key: reads and emits the key of an object.
         convert: converts a number or a name to JSON; None = neither.
-        convert_cut: the same for one cut by the end of the text.
+        convert_cut: the same for text cut by the end of the answer.
         brackets: the brackets of arrays and objects.
         is_json: whether the notation is JSON: white space is kept, and trailing commas are not
             allowed.
@@ -50,7 +49,7 @@ def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[boo
     complete.
 
     The JSON emitted so far can always be completed. Reading stops before the first character that
-    the notation does not allow there, which is then next to be read.
+    the notation does not allow there.
     """
     closers: list[str] = []
     while True:
@@ -76,7 +75,7 @@ def copy_value(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[boo
 
 
 def copy_space(scan: Scanner, emit: Emit, notation: Notation) -> Incremental[None]:
-    """Emits white space of JSON; skips it in other notations."""
+    """Emits JSON's white space; skips white space in other notations."""
     if notation.is_json:
         yield from scan.run(_SPACE, emit)
     else:
@@ -148,7 +147,7 @@ def copy_bare(
     scan: Scanner, emit: Emit, notation: Notation, *, is_text: bool = False
 ) -> Incremental[bool]:
     """Emits an unquoted scalar (a number, a name or a string) as JSON. It extends to the first of
-    `notation.bare_ends`. `is_text` says whether it is always a string."""
+    `notation.bare_ends`. `is_text` is whether it is always a string."""
     pieces: list[str] = []
     end = yield from scan.until(notation.bare_ends, pieces.append)
     word = "".join(pieces).strip()
@@ -163,7 +162,7 @@ def copy_bare(
 
 
 def read_word(scan: Scanner) -> Incremental[str]:
-    """Reads the characters of numbers and names, perhaps none."""
+    """Reads the characters of numbers and names; "" = none."""
     pieces: list[str] = []
     yield from scan.run(_WORD, pieces.append)
     return "".join(pieces)
@@ -176,13 +175,14 @@ def to_json(text: str, notation: Notation) -> str | None:
 
 
 def beginning_of_json(text: str) -> str | None:
-    """Returns a text that may become a JSON value; None = no value."""
+    """Returns the JSON parsed from a text that is the beginning of a JSON value; None = it is
+    not."""
     return _read_all(text, JSON)[0]
 
 
 def _read_all(text: str, notation: Notation) -> tuple[str | None, bool]:
-    """Returns a value, or the beginning of one, as JSON, and whether it is whole; None = the text
-    is not a value."""
+    """Returns a value, or the beginning of one, as JSON, and whether it is complete; None = the
+    text is not a value."""
     scan = Scanner()
     scan.feed(text)
     scan.end(is_cut=False)
@@ -211,7 +211,7 @@ _TO_ESCAPE = re.compile(r'["\\\x00-\x1f]')
 
 
 def escape(text: str) -> str:
-    """Returns the inside of a JSON string."""
+    """Returns a string with JSON escapes, without quotes."""
     return _TO_ESCAPE.sub(
         lambda match: _SHORT_ESCAPES.get(match[0], f"\\u{ord(match[0]):04x}"), text
     )
@@ -358,7 +358,7 @@ def _copy_python_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
             value = int(digits, 16)
             is_half = 0xD800 <= value <= 0xDFFF
             if is_half and length == _CODE_LENGTHS["u"]:
-                # Python knows no pairs of escapes, but models write them, as in JSON.
+                # Python has no surrogate pairs of escapes, but models write them, as in JSON.
                 return (yield from copy_surrogate(scan, emit))
             if value <= 0x10FFFF:
                 yield from scan.read(2 + length)

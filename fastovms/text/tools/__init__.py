@@ -1,6 +1,6 @@
-"""Lists the formats of tool calls, by the names that `--tool-parser` takes.
+"""The table of tool-call formats, by the names that `--tool-parser` accepts.
 
-Each module reads formats and builds their grammars. It knows nothing of requests or of reasoning,
+Each module parses formats and builds their grammars. It does not depend on requests or reasoning,
 and is imported when one of its formats is used.
 """
 
@@ -137,19 +137,19 @@ _BY_RANK: Final = (
     ),
     FormatRow("json", "json_formats.PLAIN_JSON", ()),
 )
-"""The formats in the order in which a template is searched for their marks: what others have, too,
-comes last."""
+"""The formats in the order in which a template is searched for their marks; marks that other
+formats share come last."""
 
 PLAIN_JSON: Final = "json"
-"""The name of the format of templates that teach none."""
+"""The format for templates that do not show any."""
 
 TOOL_FORMATS: Final[Formats[ToolFormat]] = Formats(_BY_RANK)
 TOOL_FORMAT_ALIASES: Final = TOOL_FORMATS.aliases
-"""The names of the formats by those of other servers."""
+"""The names of the formats by other servers' names."""
 
 
 def detect_tool_format(template: str) -> ToolFormat | None:
-    """Returns the tool-call format that the source of a chat template prescribes; the first match
-    wins."""
+    """Returns the tool-call format that a chat template's source shows; the first match wins; None
+    = none."""
     name = first_shown_format(_BY_RANK, template)
     return None if name is None else TOOL_FORMATS[name]

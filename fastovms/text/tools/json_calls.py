@@ -1,4 +1,4 @@
-"""Readers of calls in JSON."""
+"""Parsers and grammars of calls in JSON."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from fastovms.text.values import (
 )
 
 CallReader = Callable[[Scanner, PieceCollector, str], Incremental[bool]]
-"""Reads a call after the markup that has been read before it, and returns whether it was whole;
-what breaks before the call begins becomes content, that markup included."""
+"""Reads a call after the given markup, and returns whether it was complete. Text that is malformed
+before the call begins becomes content, including the markup."""
 
 
 def read_list(
     scan: Scanner, out: PieceCollector, opening: str, read_call: CallReader
 ) -> Incremental[bool]:
     """Reads calls separated by commas up to the bracket that ends their list, and returns whether
-    they were whole. Malformed calls are handled as by `CallReader`."""
+    they were complete. Malformed calls are handled as by `CallReader`."""
     while True:
         opening += yield from scan.space()
         if not (yield from read_call(scan, out, opening)):
@@ -61,7 +61,7 @@ def json_call(
     Args:
         member: the key of the arguments.
         name: the key of the function's name.
-        first: the grammar of the text before that.
+        first: the grammar of the text before the name.
         begin: the text before the call, possibly with the beginning of a list. It is joined to the
             name as one literal, to distinguish calls from similar text.
     """
@@ -83,8 +83,8 @@ def json_calls(call: Node, *, parallel: bool, begin: str = "[") -> Node:
 def read_calls(
     scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
 ) -> Incremental[bool]:
-    """Reads one call or a list of them, and returns whether they were whole. Malformed calls are
-    handled as by `read_call`."""
+    """Reads one call or a list of calls, and returns whether they were complete. Malformed calls
+    are handled as by `read_call`."""
     opening += yield from scan.space()
     if not (yield from scan.take("[")):
         return (yield from read_call(scan, out, opening, known))
@@ -94,17 +94,17 @@ def read_calls(
 def read_call(
     scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
 ) -> Incremental[bool]:
-    """Reads a call and returns whether all of its arguments were there.
+    """Reads a call and returns whether its arguments were complete.
 
     Once the name is known, arguments are emitted as they arrive. If the text is malformed before
-    that, it becomes content, including `opening`; if later, the call ends there. Other members are
-    skipped; unknown members before the name mean that the JSON is not a call. Missing, null or ""
-    arguments become `{}`, and arguments in a string are decoded. The whole call may be the member
-    `function` of an object.
+    that, it becomes content, including `opening`; if later, the call ends there. Other keys are
+    skipped; unknown keys before the name mean that the JSON is not a call. Missing, null or ""
+    arguments become `{}`, and arguments in a string are decoded. The whole call may be the value of
+    `function` in an object.
 
     Args:
         opening: the markup read before the call.
-        known: the allowed function names; calls of others are not calls; None = any name counts.
+        known: the allowed function names; other names are not calls; None = any name.
     """
     call = _Call(out, opening, scan.record(), known)
     is_whole = yield from _read_members(scan, call)
@@ -157,7 +157,7 @@ class _Call:
 
 
 def _skip(text: str) -> None:
-    """Discards the text of a member that is not part of the call."""
+    """Discards a value that is not part of the call."""
 
 
 def _read_members(scan: Scanner, call: _Call, *, may_nest: bool = True) -> Incremental[bool]:
@@ -185,7 +185,7 @@ def _read_members(scan: Scanner, call: _Call, *, may_nest: bool = True) -> Incre
 
 
 def _read_function(scan: Scanner, call: _Call) -> Incremental[bool]:
-    """Reads a function's name, or a call."""
+    """Reads a function's name, or an object with the call."""
     if (yield from scan.peek()) == '"':
         return call.set_name((yield from read_string(scan)))
     return (yield from _read_members(scan, call, may_nest=False))
@@ -239,7 +239,7 @@ class CallTags(NamedTuple):
     Attributes:
         begin: the tag before calls.
         end: the tag after calls; "" = none.
-        kind: a tag after the first, which says that calls follow; "" = none.
+        kind: a second tag after `begin`, which marks tool calls; "" = none.
         also: further tags that may begin calls.
     """
 
@@ -258,7 +258,7 @@ def tagged_json(
     first: Node = EMPTY,
     line: Node | str = "",
 ) -> ToolFormat:
-    """Returns a format. Its reader takes one call or a list of them after each tag.
+    """Returns a format. Its parser accepts one call or a list of calls after each tag.
 
     Args:
         is_list: whether the calls are in a list after one tag; otherwise each has its own tags.

@@ -1,4 +1,4 @@
-"""Formats of calls in JSON."""
+"""Tool-call formats of model families in JSON."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ LLAMA3_TAG = TAG
 
 
 def llama3_grammar(choice: CallChoice) -> Node:
-    """Returns the grammar of calls in Llama 3's format: JSON objects, perhaps after a tag."""
+    """Returns the grammar of calls in Llama 3's format: JSON objects, optionally after a tag."""
     call = json_call(choice.tools, "parameters")
     calls = choice.several(call, "; ")
     begun = in_order(one_of(Tag(LLAMA3_TAG), ""), calls)

@@ -1,4 +1,4 @@
-"""Formats of calls that name the function outside of the arguments."""
+"""Tool-call formats with the function's name outside of the JSON arguments."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _read_element(scan: Scanner, out: PieceCollector, opening: str) -> Increment
 
 
 def _read_part(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    """Reads a call to a known function, or the markup that announces text."""
+    """Reads a call of a known function, or the markup that announces text."""
     if (yield from scan.take(ALL, is_first=not opening)):
         return
     for tool in out.tools:
@@ -251,7 +251,7 @@ _ID = re.compile(r"\s*(?:functions\.)?(.+?)(?::\d+)?\s*", re.DOTALL)
 
 
 def read_kimi_k2(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    """Reads calls in Kimi K2's format, whose ids have the function names."""
+    """Reads calls in Kimi K2's format, in which call ids contain the function names."""
     opening = yield from read_begin(scan, out, opening, KIMI_K2_ALL_BEGIN, KIMI_K2_BEGIN)
     if not opening:
         return

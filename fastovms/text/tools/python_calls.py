@@ -1,4 +1,4 @@
-"""Formats of tool calls in Python's syntax, `f(a=1)`, or with arguments in braces, `f{a:1}`."""
+"""Tool-call formats in Python's syntax, `f(a=1)`, or with arguments in braces, `f{a:1}`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def read_pythonic_call(
 
     Args:
         opening: the markup read before the call.
-        known: names of functions; a call to another one is not a call; None = any name counts.
+        known: the allowed function names; other names are not calls; None = any name.
     """
     mark = scan.record()
     name = yield from read_word(scan)
@@ -118,14 +118,14 @@ def _read_arguments(
 
 
 def pythonic_calls(choice: CallChoice) -> Node:
-    """Returns the grammar of a list of calls. Values are JSON, which `copy_python` reads too.
+    """Returns the grammar of a list of calls. Values are JSON, which `copy_python` accepts, too.
     Raises InvalidField if a schema is not supported in this form."""
     rests = [
         in_order(arguments(tool, _argument, separator=", ", end="=", name=_NAME), ")")
         for tool in choice.tools
     ]
 
-    # `begin` and the name are one literal, which distinguishes a call from text that begins alike.
+    # `begin` and the name are one literal, to distinguish a call from text with the same beginning.
     def call(begin: str) -> Node:
         names = [f"{begin}{tool.name}(" for tool in choice.tools]
         return one_of(*map(in_order, names, rests))
@@ -135,7 +135,7 @@ def pythonic_calls(choice: CallChoice) -> Node:
 
 
 def pythonic_call(choice: CallChoice) -> Node:
-    """Returns the grammar of a call. Raises as `pythonic_calls` does."""
+    """Returns the grammar of a call. Raises InvalidField like `pythonic_calls`."""
     return one_of(
         *[
             in_order(
@@ -153,8 +153,8 @@ def _argument(parameter: Parameter, begin: Node | None = None) -> Node:
 
 
 Argument = Callable[[Parameter, Node | None], Node]
-"""Makes the grammar of an argument; the second value replaces its name if it has none in the
-schema."""
+"""Builds the grammar of an argument; the second value replaces the name if the schema does not
+declare it."""
 
 
 def arguments(tool: Tool, argument: Argument, *, separator: str, end: str, name: str) -> Node:
@@ -183,8 +183,8 @@ _OTHER_KEY = r"[^\s:,{}\[\]<\"']+"
 
 
 def braced_calls(name: str, begin: str, end: str, quote: str) -> ToolFormat:
-    """Returns a format. One pair of tags may contain several calls. Keys may be quoted like
-    strings, and strings may lack their quotes.
+    """Returns a format with calls between a pair of tags. Keys may be quoted like strings, and
+    strings may lack their quotes.
 
     Args:
         begin: the tag before calls.
@@ -344,7 +344,7 @@ TAGS = (TAG, LIST_BEGIN, LIST_END)
 
 
 def _read(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    """Reads calls. Without a tag, only a known function's name is read as a call."""
+    """Reads calls. Without a tag, only a known function's name begins a call."""
     num_calls = out.num_calls
     known = None if opening else [tool.name for tool in out.tools]
     opening += yield from scan.space()
@@ -370,11 +370,11 @@ CALLS = TaggedCalls((TAG, LIST_BEGIN), _read, bare=("{", "["))
 def read_mixed_list(
     scan: Scanner, out: PieceCollector, opening: str, known: Collection[str] | None = None
 ) -> Incremental[bool]:
-    """Reads a list of calls, or one in JSON. Returns whether they were complete. If the text is
-    malformed before the first call, it becomes content, including `opening`.
+    """Reads a list of Python calls, or of JSON calls. Returns whether they were complete. If the
+    text is malformed before the first call, it becomes content, including `opening`.
 
     Args:
-        known: names of functions; a call to another one is not a call; None = any name counts.
+        known: the allowed function names; other names are not calls; None = any name.
     """
     opening += yield from scan.space()
     if (yield from scan.peek()) == "{":

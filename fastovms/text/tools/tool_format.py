@@ -1,4 +1,4 @@
-"""The parts of a tool-call format: its tags, parser and grammar, and how it is detected."""
+"""The definition of a tool-call format: its tags, parser, grammar and detection."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 T = TypeVar("T")
 
 ReadCalls = Callable[[Scanner, PieceCollector, str], Incremental[None]]
-"""Reads the calls after a tag, which has been read and is passed in; text that is not a call
-becomes content, the tag included."""
+"""Reads the calls after the given tag; text that is not a call becomes content, including the
+tag."""
 
 WriteGrammar = Callable[[CallChoice], Node]
-"""Builds the grammar of an answer, or of what follows the reasoning in it. Raises InvalidField: a
-schema is not supported in the format."""
+"""Builds the grammar of an answer after its reasoning. Raises InvalidField if a schema is not
+supported in the format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class TaggedCalls:
 
     Attributes:
         begins: tags that begin calls anywhere; none is a prefix of another.
-        read: reads the text after such a tag.
+        read: parses the text after such a tag.
         bare: the beginnings of answers that start with calls without a tag; `read` then gets "" as
             the tag.
         end_reasoning: whether a call within reasoning ends the reasoning. Otherwise reasoning may
@@ -44,13 +44,13 @@ class TaggedCalls:
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """The form of tool calls in a family of models.
+    """The tool-call format of a model family.
 
     Attributes:
         name: the name for `--tool-parser`.
         tags: the markup. Tags that are special tokens of the vocabulary must be kept in the decoded
             text.
-        parse: finds the calls; or the message format in which calls are a kind of message.
+        parse: the tool-call tags; or the message format in which calls are a kind of message.
         grammar: builds the grammar that enforces the schemas of arguments once a call has begun.
     """
 
@@ -65,8 +65,8 @@ class FormatRow(NamedTuple):
 
     Attributes:
         name: the name for `--tool-parser` or `--reasoning-parser`.
-        where: the format, as "module.CONSTANT" below `fastovms.text.tools`, or itself.
-        marks: sets of texts. A chat template that has all the texts of one of them uses this
+        where: the format, as "module.CONSTANT" below `fastovms.text.tools`, or the format itself.
+        marks: sets of strings. A chat template that contains all strings of one set uses this
             format.
         aliases: other servers' names for it.
     """
@@ -78,8 +78,8 @@ class FormatRow(NamedTuple):
 
 
 def first_shown_format(rows: Iterable[FormatRow], template: str) -> str | None:
-    """Returns the name of the first format whose marks a chat template has, given as its
-    source."""
+    """Returns the name of the first format whose marks a chat template's source contains; None =
+    none."""
     for row in rows:
         if any(all(mark in template for mark in marks) for marks in row.marks):
             return row.name
@@ -87,10 +87,10 @@ def first_shown_format(rows: Iterable[FormatRow], template: str) -> str | None:
 
 
 class Formats(Mapping[str, T]):
-    """Formats by their names, in alphabetical order. A format is imported when it is looked up.
+    """Formats by name, in alphabetical order. A format is imported when it is looked up.
 
     Attributes:
-        aliases: the names by those of other servers.
+        aliases: names by other servers' names.
     """
 
     def __init__(self, rows: Iterable[FormatRow]) -> None:
@@ -131,7 +131,7 @@ def tagged_calls(choice: CallChoice, begin: str, rest: Node, between: str | Node
 def read_begin(
     scan: Scanner, out: PieceCollector, opening: str, begin: str, tag: str
 ) -> Incremental[str]:
-    """If the tag of all calls has been read, reads the tag of the first call after it.
+    """Reads the tag of the first call, if the tag of all calls has been read.
 
     Args:
         opening: the tag that has been read, one of the two.

@@ -1,4 +1,4 @@
-"""Readers of calls in XML."""
+"""Parsers and grammars of calls in XML."""
 
 from __future__ import annotations
 
@@ -45,20 +45,21 @@ from fastovms.text.values import copy_json, escape, value_of
 
 
 def named_call(tools: Sequence[Tool], between: Node | str) -> Node:
-    """Returns the grammar of a call to one of `tools`. `between` is the grammar of the markup."""
+    """Returns the grammar of a call to one of `tools`. `between` is the grammar of the markup
+    between name and arguments."""
     return one_of(*[in_order(tool.name, between, tool.arguments) for tool in tools])
 
 
 def read_arguments(
     scan: Scanner, out: PieceCollector, name: str, opening: str, ends: Sequence[str] = ()
 ) -> Incremental[bool]:
-    """Reads the arguments of a call. Returns whether they were complete.
+    """Reads the JSON arguments of a call. Returns whether they were complete.
 
     They are emitted as they arrive. If other text comes next, it becomes content, including
     `opening`, the markup read before.
 
     Args:
-        ends: markup before which missing arguments count as `{}`; so does the end of the text.
+        ends: markup before which missing arguments count as `{}`, as at the end of the text.
     """
     opening += yield from scan.space()
     if not name:
@@ -83,7 +84,7 @@ def read_arguments(
 _ITEM = "item"
 _JSON_BEGINS = ("{", "[", '"')
 _MAX_DEPTH = 32
-"""How deep elements may be nested. A deeper nesting is not a call."""
+"""The maximum nesting of elements. Deeper elements are not a call."""
 
 _NAME = re.compile(r"[^\s<>/]+")
 _OTHER_NAME = r"[^\s<>/\"']+"
@@ -93,8 +94,8 @@ def read_elements(
     scan: Scanner, out: PieceCollector, mark: str, tool: Tool | None, end: str
 ) -> Incremental[str | None]:
     """Reads a call's arguments and the tag after them. Returns None if they were complete,
-    otherwise the text of the argument that is malformed. Strings are emitted as they arrive, other
-    values when complete.
+    otherwise the text of the malformed argument. Strings are emitted as they arrive, other values
+    when complete.
 
     Args:
         mark: the text before every tag.
@@ -215,8 +216,8 @@ def _joined(values: Sequence[str]) -> str:
 
 
 def nested_elements(tool: Tool, mark: str) -> Node:
-    """Returns the grammar of a call's arguments. Values that are not strings are JSON. Raises
-    InvalidField if a schema is not supported in this form."""
+    """Returns the grammar of a call's arguments as nested elements. Values that are not strings are
+    JSON. Raises InvalidField if a schema is not supported in this form."""
     arguments = []
     found = tool.enforced_parameters()
     for parameter in found.values():
@@ -257,9 +258,9 @@ class XmlForm:
 
     Attributes:
         function: the text before and after a function's name. Quotes around a name are written as
-            here; any, or none, are read.
+            here; the parser accepts any quotes, or none.
         parameter: the text before and after a parameter's name.
-        value: the text before a value, if its parameter's tag does not have it.
+        value: the text before a value, if it is not part of the parameter's tag.
         line: the text around a value: a line break or nothing.
         trims_lines: whether one line break at either end of a value is always dropped.
         gap: the text after a tag that is not next to a value.
@@ -303,7 +304,7 @@ class XmlForm:
 
 
 def read_call(scan: Scanner, out: PieceCollector, form: XmlForm, opening: str) -> Incremental[bool]:
-    """Reads a call from its function's name on. Returns whether it was complete.
+    """Reads a call, beginning with its function's name. Returns whether it was complete.
 
     String arguments are emitted as they arrive, others when complete, because their type may depend
     on their end. If the text is malformed before the first argument, it becomes content, including
@@ -317,7 +318,7 @@ def read_call(scan: Scanner, out: PieceCollector, form: XmlForm, opening: str) -
 def read_named_call(
     scan: Scanner, out: PieceCollector, form: XmlForm, name: str, opening: str, mark: int
 ) -> Incremental[bool]:
-    """Like `read_call`, from after the function's name, which must have been recorded since
+    """Like `read_call`, but begins after the function's name, which must have been recorded since
     `mark`."""
     yield from scan.space()
     starts = name and (yield from scan.starts(form.parameter_begin, form.function_end))
@@ -341,7 +342,7 @@ def read_name(scan: Scanner, end: str) -> Incremental[str]:
 
 
 def _read_tag(scan: Scanner, end: str) -> Incremental[str]:
-    """Reads the rest of a tag, which has no tags and no line breaks in it."""
+    """Reads the rest of a tag, which contains no tags and no line breaks."""
     pieces: list[str] = []
     stops = (end, "\n") if end.startswith("<") else (end, "<", "\n")
     found = yield from scan.until(stops, pieces.append)
@@ -362,7 +363,7 @@ def _read_arguments(
     scan: Scanner, out: PieceCollector, parameters: Parameters, form: XmlForm
 ) -> Incremental[str | None]:
     """Reads the arguments and the tag after them. Returns None if they were complete, otherwise the
-    text of the argument that is malformed."""
+    text of the malformed argument."""
     names: set[str] = set()
     while True:
         argument = scan.record()
@@ -399,8 +400,8 @@ def _read_arguments(
 
 
 def _read_parameter_tag(scan: Scanner, form: XmlForm) -> Incremental[tuple[str, bool]]:
-    """Reads the tag before a value. Returns its name, "" if there is none, and whether it says that
-    the value is a string."""
+    """Reads the tag before a value. Returns the parameter's name ("" = no tag), and whether the tag
+    marks the value as a string."""
     if not (yield from scan.take(form.parameter_begin)):
         return "", False
     tag = yield from _read_tag(scan, form.parameter[1].removeprefix('"'))
@@ -483,7 +484,7 @@ def xml_calls(tools: Sequence[Tool], form: XmlForm, *, begun: str = "") -> Node:
 
 
 def xml_arguments(tool: Tool, form: XmlForm) -> Node:
-    """Returns the grammar of a call's arguments. Raises as `xml_calls` does."""
+    """Returns the grammar of a call's arguments. Raises InvalidField like `xml_calls`."""
     arguments = []
     found = tool.enforced_parameters()
     for parameter in found.values():
@@ -526,7 +527,7 @@ _OTHER_PARAMETER_NAME = r"[^\s<>\"']([^<>\"'\n]*[^\s<>\"'])?"
 def _others(
     parameter: Parameter, patterns: tuple[str, ...], names: tuple[str, ...], form: XmlForm
 ) -> list[Node]:
-    """Returns grammars of an argument without a name in the schema. The text before the name is
+    """Returns grammars for an argument whose name is not in the schema. The text before the name is
     joined to it as one literal, to distinguish the name from declared ones."""
     kinds = form.kinds or ("",)
     if form.kinds and not parameter.is_free:

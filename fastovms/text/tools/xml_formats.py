@@ -1,4 +1,4 @@
-"""Formats of calls in XML."""
+"""Tool-call formats of model families in XML."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ INVOKE, INVOKE_END = f"{MINIMAX_M3_TOKEN}<invoke name=", "</invoke>"
 
 
 def read_minimax_m3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    """Reads calls in MiniMax M3's format, elements after a token."""
+    """Reads calls in MiniMax M3's format, elements after a special token."""
     opening = yield from read_begin(scan, out, opening, MINIMAX_M3_BEGIN, INVOKE)
     while opening and (yield from _read_minimax_m3_call(scan, out, opening)):
         opening = yield from read_next(scan, out, INVOKE, MINIMAX_M3_END)
@@ -298,7 +298,7 @@ ONYX_MESSAGES = HeadedMessages(
 
 
 def onyx_grammar(choice: CallChoice) -> Node:
-    """Returns the grammar of calls in Onyx's format; required calls are messages of their own."""
+    """Returns the grammar of calls in Onyx's format; required calls are separate messages."""
     if not choice.required:
         return tagged_calls(choice, ONYX_BEGIN, _elements(choice.tools), between="")
     headers = [in_order(f" to={tool.name}", Tag(ONYX_MESSAGE), ONYX_BEGIN) for tool in choice.tools]
@@ -360,7 +360,7 @@ STEP3_FORM = _attribute_form("steptml:invoke", "steptml:parameter", trims_lines=
 
 
 def read_step3(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    """Reads a call. The markup's text may occur in it too."""
+    """Reads a call. The markup's text may also occur within it."""
     if opening == STEP3_ALL_BEGIN:
         opening += yield from scan.space()
         if (yield from scan.take(STEP3_BEGIN)):

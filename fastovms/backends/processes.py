@@ -26,6 +26,7 @@ from typing import Any, Final
 
 from fastovms.backends.dies_with_parent import die_with_parent
 from fastovms.errors import BackendUnavailable, FastovmsError
+from fastovms.system.deferred import leave_out_converter
 
 _BUSY_FACTOR: Final = 10
 """The ratio of the limit of wall time to that of CPU time, since the machine may be busy."""
@@ -299,6 +300,7 @@ def main(argv: list[str]) -> None:
     closes."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    leave_out_converter()
     _, descriptor, parent_pid, module, *arguments = argv
     if int(parent_pid):
         die_with_parent(int(parent_pid))

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, NoReturn
 from fastovms import __version__
 from fastovms.cli.command import USAGE_ERROR, CommandParser, Run, Stopped
 from fastovms.errors import ConfigurationError, EngineFailed, RequestFailed, StateFailed
+from fastovms.system.deferred import leave_out_converter
 from fastovms.system.memory import share_heap
 
 __all__ = ["main", "run"]
@@ -153,6 +154,7 @@ def run() -> NoReturn:
     """Runs the process, and ends it with the command's exit code."""
     _open_standard_streams()
     share_heap()
+    leave_out_converter()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
     code = main()

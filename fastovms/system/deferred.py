@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from importlib import import_module
 from typing import Generic, ParamSpec, TypeVar
@@ -26,3 +27,10 @@ class Deferred(Generic[P, R]):
             module, _, name = self.where.partition(":")
             self._function = getattr(import_module(f"fastovms.{module}"), name)
         return self._function(*args, **kwargs)
+
+
+def leave_out_converter() -> None:
+    """Has `import openvino` leave out its converter of models, which no code here uses. Importing
+    it takes longer than the rest, and reports the use of OpenVINO to Intel over the network, unless
+    the user has declined that (openvino_telemetry)."""
+    sys.modules.setdefault("openvino.tools.ovc", None)  # type: ignore[arg-type]

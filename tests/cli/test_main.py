@@ -424,7 +424,7 @@ def test_help_shows_ten_flags_and_help_all_shows_every_flag(capsys, line, shows_
 
 OF_ALL = {"fastovms", "fastovms.__main__", "fastovms.cli", "fastovms.cli.command",
           "fastovms.cli.main", "fastovms.errors", "fastovms.quoting", "fastovms.system",
-          "fastovms.system.memory"}  # fmt: skip
+          "fastovms.system.deferred", "fastovms.system.memory"}  # fmt: skip
 """The modules of this package that every command needs."""
 
 HEAVY = ("asyncio", "httptools", "huggingface_hub", "jinja2", "llguidance", "numba",
@@ -464,6 +464,16 @@ def test_command_imports_only_its_own_modules(line, own, parts):
         assert {name for name in imported if name.startswith("fastovms.cli")} <= OF_ALL | commands
     if own == set():
         assert {name for name in imported if name.startswith("fastovms")} <= OF_ALL
+
+
+def test_openvino_is_imported_without_its_telemetry():
+    code = (
+        "import sys; from fastovms.system.deferred import leave_out_converter\n"
+        "leave_out_converter(); import openvino, openvino_genai\n"
+        "print(openvino.Core, 'openvino_telemetry' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.endswith("False\n")
 
 
 @pytest.mark.nightly(but=("arguments0-15",))

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import openvino as ov
 
 from fastovms.backends.engine_thread import ActiveEngines
-from fastovms.backends.paged.backend import BackendExtension, PagedBackend
+from fastovms.backends.paged.backend import BackendExtension, WaitForRequests
 from fastovms.backends.processes import ChildProcess, receive, send
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import EXACT_WEIGHTS_SIZE, ExportedModel
@@ -327,14 +327,19 @@ class IdleTuning:
 
 
 class TunedBackend(BackendExtension):
-    """Has a model measured while its backend is open."""
+    """Has a model measured while its backend is open, once earlier extensions have prepared their
+    kernels: two processes at once would slow each other down, and what is measured would be wrong.
+    """
 
     def __init__(self, tuning: IdleTuning, measurement: Measurement) -> None:
         self._tuning = tuning
         self._measurement = measurement
 
-    def start(self, backend: PagedBackend) -> None:
-        self._tuning.add(self._measurement)
+    def prepare(self, may_go_on: WaitForRequests) -> None:
+        if may_go_on(0.0, 0.0):
+            self._tuning.add(self._measurement)
+        if not may_go_on(0.0, 0.0):  # closed meanwhile
+            self._tuning.drop(self._measurement)
 
     def close(self) -> None:
         self._tuning.drop(self._measurement)

@@ -4,20 +4,31 @@ demand; and what a request must get from it."""
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final
 
 import numpy as np
+import openvino as ov
 from numpy.typing import NDArray
+from openvino import opset13
 
-from fastovms.engine.model.kv_cache import BlockCopy
+from fastovms.engine.model.kv_cache import CacheInput
+from fastovms.engine.model.model import (
+    CompiledVariants,
+    ModelLayout,
+    PagedGraph,
+    PagedModel,
+    Precisions,
+    _Runners,
+)
 from fastovms.engine.model.step_inputs import StepInputs
 from fastovms.params import ModelInfo, SamplingDefaults
-from tests.engine.fake_model import FakeModel
 from tests.fakes import EOS
-from tests.simulation.world import current
+from tests.simulation.world import current, running
 
 VOCAB_SIZE: Final = EOS + 1
 
@@ -98,43 +109,114 @@ class Pace:
     token: float
 
 
-class SimModel(FakeModel):
-    """Takes virtual time for its steps.
+_GRAPH: Final = PagedGraph(None, Path("model"), rope_switch_len=None, max_exact_len=None)
+
+
+class SimModel(PagedModel):
+    """A real `PagedModel` over simulated runners, which take virtual time for their steps.
+
+    Args:
+        compile_seconds: the time that OpenVINO's variants take to compile when they are needed;
+            None = they are compiled.
 
     Attributes:
         fault: returns which of `MODEL_FAULTS` it has now; "" = none.
     """
 
-    def __init__(self, block_size: int, pace: Pace, name: str) -> None:
-        super().__init__(block_size)
-        self._name = name
+    def __init__(
+        self, block_size: int, pace: Pace, name: str, compile_seconds: float | None = None
+    ) -> None:
+        self.name = name
         self.fault: Callable[[], str] = lambda: ""
-        self.vocab_size = VOCAB_SIZE
-        self._pace = pace
+        self.pace = pace
         self.is_warm = False
+        shape = (1, block_size, 1)
+        inputs = [CacheInput(f"{kind}_cache.0", ov.Type.i64, shape) for kind in ("key", "value")]
+        compiled: Any = SimpleNamespace(inputs=[_port(one) for one in inputs])
+        variants = CompiledVariants(compiled, compiled, compiled)
+
+        def compile_now() -> CompiledVariants:
+            running().world.sleep(compile_seconds or 0.0)
+            return variants
+
+        super().__init__(
+            variants if compile_seconds is None else None,
+            device="CPU",
+            precisions=Precisions("", {}),
+            graph=_GRAPH,
+            compile_now=compile_now,
+            layout=ModelLayout(inputs, VOCAB_SIZE, 1),
+        )
+        self.bytes_per_block = 1024
+
+    def _runners_of(self, variants: CompiledVariants) -> _Runners:
+        runner = SimRunner(self)
+        return _Runners(variants, runner, runner, runner)
+
+    def available_memory(self) -> int:
+        return 1 << 30
+
+    def commit_ahead(self, num_used_blocks: int) -> bool:
+        return False
+
+    def forget_files(self) -> None:
+        pass
+
+    def allocate_cache(self, num_blocks: int) -> None:
+        super().allocate_cache(num_blocks)
+        for tensor in self._cache.tensors.values():
+            tensor.data[...] = -1
+
+
+def _port(cache: CacheInput) -> Any:
+    port = opset13.parameter([-1, *cache.page_shape], cache.element_type).output(0)
+    port.set_names({cache.name})
+    return port
+
+
+class SimRunner:
+    """Computes the steps of a model in a cache that has a token and a checksum for each position.
+
+    Args:
+        speed: the factor on the model's speed.
+    """
+
+    max_context_len = max_long_chunk = hidden_states = None
+
+    def __init__(self, model: SimModel, speed: float = 1.0) -> None:
+        self._model = model
+        self._speed = speed
+
+    def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
+        if tensors:
+            self._cache, self._checksums = (
+                tensors[name].data.reshape(-1, self._model.block_size)
+                for name in ("key_cache.0", "value_cache.0")
+            )
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
+        model, size = self._model, self._model.block_size
         num_tokens = len(inputs.input_ids)
         thread = current()
         firsts = inputs.input_ids[(inputs.position_ids == 0) | (inputs.position_ids == 2)]
-        if not self.is_warm:
-            self.is_warm = num_tokens == 1  # the second step of the engine's warm-up
+        if not model.is_warm:
+            model.is_warm = num_tokens == 1  # the second step of the engine's warm-up
             firsts = firsts[:0]
         if thread is not None:
-            seconds = self._pace.step + self._pace.token * num_tokens
+            seconds = (model.pace.step + model.pace.token * num_tokens) / self._speed
             if STALL in firsts:
                 seconds += STALL_SECONDS
-            if self.fault() == "hang":
+            if model.fault() == "hang":
                 seconds += HANG_SECONDS
             thread.world.sleep(seconds)
             thread.world.note("step", *inputs.past_lens, "tokens", *inputs.input_ids)
-        if self.fault() == "raise":
+        if model.fault() == "raise":
             raise RuntimeError("the device is gone")
         begins = inputs.subsequence_begins.tolist()
         bounds = inputs.block_indices_begins.tolist()
         positions, tokens = inputs.position_ids.tolist(), inputs.input_ids.tolist()
         sampled = {int(t): row for row, t in enumerate(inputs.sampled_token_indices)}
-        logits = np.empty((len(sampled), self.vocab_size), np.float32)
+        logits = np.empty((len(sampled), VOCAB_SIZE), np.float32)
         for s in range(len(inputs.past_lens)):
             table = inputs.block_indices[bounds[s] : bounds[s + 1]]
             blocks = table.tolist()
@@ -142,7 +224,7 @@ class SimModel(FakeModel):
             for t in range(begins[s], begins[s + 1]):
                 position, token = positions[t], tokens[t]
                 checksum = checksum_after(checksum, token)
-                block, offset = blocks[position // self.block_size], position % self.block_size
+                block, offset = blocks[position // size], position % size
                 self._cache[block, offset] = token
                 self._checksums[block, offset] = checksum
                 if t in sampled:
@@ -152,27 +234,14 @@ class SimModel(FakeModel):
                     logits[sampled[t]] = self._logits(context, seen)
         return logits
 
-    def allocate_cache(self, num_blocks: int) -> None:
-        super().allocate_cache(num_blocks)
-        self._checksums = np.zeros((num_blocks, self.block_size), np.int64)
-
-    def copy_blocks(self, copies: Iterable[BlockCopy]) -> None:
-        copies = list(copies)
-        super().copy_blocks(copies)
-        for source, target in copies:
-            self._checksums[target] = self._checksums[source]
-
-    def block_rows(self, block_id: int) -> list[NDArray[np.uint8]]:
-        return [rows[block_id].view(np.uint8) for rows in (self._cache, self._checksums)]
-
     def _checksum_before(self, blocks: Sequence[int], position: int) -> int:
         if position == 0:
-            return first_checksum(self._name)
-        block, offset = divmod(position - 1, self.block_size)
+            return first_checksum(self._model.name)
+        block, offset = divmod(position - 1, self._model.block_size)
         return int(self._checksums[blocks[block], offset])
 
     def _logits(self, context: Sequence[int], seen: int) -> NDArray[np.float32] | float:
-        if self.fault() == "nan" or (fault_of(context) == NAN and len(context) > 12):
+        if self._model.fault() == "nan" or (fault_of(context) == NAN and len(context) > 12):
             return np.nan
         token = next_token(seen, context[-1], context[-7] if len(context) > 7 else -1)
         return _logits_of(token, len(context) % len(_OTHERS))

@@ -56,6 +56,17 @@ _FAULTS: Final[_Texts] = {
             "pass",
         ),
     },
+    "engine.model.model": {
+        "kernels that come into use have a cache of their own": (
+            "for runner in runners.values():\n            runner.set_tensors(self._cache.tensors)",
+            "for runner in runners.values():\n            runner.set_tensors("
+            "HostCache(self._cache_inputs, self._spare_block).tensors)",
+        ),
+        "a model that is compiled later keeps the cache of its warm-up": (
+            ".in_pages(self._num_pages))\n        runner.set_tensors(self._cache.tensors)",
+            ".in_pages(self._num_pages))",
+        ),
+    },
     "backends.engine_thread": {
         "the engine waits for commands while it has work": (
             "receive(not engine.has_work)",

@@ -9,6 +9,7 @@ from dataclasses import replace
 from fastovms.config import EncoderConfig
 from tests.simulation.encoders import ENCODERS
 from tests.simulation.encoding import make_encoding, make_encoding_batch
+from tests.simulation.kernels import KINDS, Switch
 from tests.simulation.model import Pace
 from tests.simulation.network import Line
 from tests.simulation.reloads import BROKEN, VARIANTS, Reload
@@ -48,6 +49,10 @@ def make_scenario(seed: int) -> Scenario:
     scenario = _with_tls(scenario, chance) if chance.random() < 0.12 else scenario
     chance = random.Random(f"encoders 1286 {seed}")  # no world that failed before has them
     scenario = _with_encoders(scenario, chance) if chance.random() < 0.15 else scenario
+    chance = random.Random(f"switches {seed}")
+    if chance.random() < 0.25:
+        switch = Switch(chance.choice(KINDS), chance.choice((0.02, 0.1, 0.5, 2.0)))
+        scenario = replace(scenario, settings=replace(scenario.settings, switch=switch))
     chance = random.Random(f"twins {seed}")
     settings = scenario.settings
     is_plain = settings.num_models == settings.num_replicas == 1 and not scenario.reloads

@@ -68,8 +68,9 @@ from tests.fakes import ByteTokenizer
 from tests.simulation.disk import Disk, cut_off
 from tests.simulation.encoders import ENCODERS, CheckedTurn, SimEncoderBackend, served_encoder
 from tests.simulation.grammars import COMPILER, SimGrammars
+from tests.simulation.kernels import Switch, model_with_kernels
 from tests.simulation.loop import Numbered, SimLoop
-from tests.simulation.model import Pace, SimModel, model_info
+from tests.simulation.model import Pace, model_info
 from tests.simulation.network import Flow, Line, Link
 from tests.simulation.prompt_cache import PROMPT_CACHE, STATE_DIR, tear_files
 from tests.simulation.reloads import BROKEN, VARIANTS, Operator, weights_name
@@ -361,6 +362,7 @@ class Settings:
         encoders: the names of its models that encode texts or read speech, which are on the list of
             models if it has one.
         num_segments: in how many segments an encoder computes.
+        switch: when the steps of its models move to kernels, or from them; None = they do not.
     """
 
     block_size: int
@@ -384,6 +386,7 @@ class Settings:
     encoders: tuple[str, ...] = ()
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     num_segments: int = 1
+    switch: Switch | None = None
     config: serve.ServerConfig = field(default_factory=lambda: serve.ServerConfig(models=()))
 
     @property
@@ -582,7 +585,9 @@ class SimServer:
         self, name: str, blocks: BlockDirectory | None, variant: str = VARIANTS[0]
     ) -> ServedModel:
         settings, weights = self.settings, weights_name(name, variant)
-        model = SimModel(settings.block_size, settings.pace, weights)
+        model, extensions = model_with_kernels(
+            settings.block_size, settings.pace, weights, settings.switch
+        )
         model.fault = lambda: self.fault
         info = model_info(name, settings.max_model_len)
         engine = replace(settings.engine, cache_size=settings.num_blocks * 1024 / 2**30)
@@ -594,7 +599,7 @@ class SimServer:
             BackendParts(
                 engine_extensions(model, engine, COMPILER),
                 SimGrammars(COMPILER),
-                [] if stored is None else [StoredPrefixes(model, stored)],
+                [*extensions, *([] if stored is None else [StoredPrefixes(model, stored)])],
                 cores=self.cores,
             ),
             available=1 << 30,

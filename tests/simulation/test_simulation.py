@@ -61,6 +61,7 @@ def test_worlds_that_failed_before_are_in_order() -> None:
     [
         "a generation that is left is not aborted",
         "the key of a cached block lacks its parent",
+        "kernels that come into use have a cache of their own",
         "a commit is not synced",
     ],
 )

@@ -21,7 +21,7 @@ LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 
 
 class FakeAdapters:
-    """Adapters that are names."""
+    """Adapters with names and nothing else."""
 
     backend_of = staticmethod(AdapterBackend)
 
@@ -93,7 +93,7 @@ async def test_adapters_are_models(api: Any) -> None:
 
 
 class Holder:
-    """Has the model in memory from the first request that waits for it on."""
+    """Loads the model at the first request that waits for it."""
 
     loads_on_demand = True
 

@@ -19,11 +19,11 @@ from fastovms.telemetry.metrics import GenerationMetrics
 from tests.api.test_models import api, get
 from tests.fakes import ByteTokenizer, FakeBackend, FakeStream, make_request
 
-# Requests that come while the models are loaded at start.
+# Requests before the models are loaded at start.
 
 
 class Start:
-    """A server that is about to start."""
+    """A server before its start is complete."""
 
     def __init__(self, timeout: float = 20.0) -> None:
         self.status = ServerStatus(lambda request: request.method == "POST")
@@ -112,7 +112,7 @@ def test_get_does_not_wait():
     assert start.router.match("GET", "/v1/models") is None
 
 
-# What probes and monitoring are told.
+# The answers to probes and monitoring.
 
 
 __all__ = ["api"]
@@ -236,7 +236,7 @@ def test_health_and_metrics_are_always_answered(models, phase, path):
     assert status.refusal(make_request(path, method="GET")) is None
 
 
-# Models in Anthropic's form, for who names a version of its API.
+# Models in Anthropic's format, for clients that send its version header.
 
 
 CARD = {

@@ -1,8 +1,9 @@
-"""Conversations of three turns with tools, as Codex 0.169 and Claude Code 2.1 send them, over the
-chat templates of five families.
+"""Conversations of three turns with tools, in the requests of Codex 0.169 and Claude Code 2.1, with
+the chat templates of five model families.
 
-`agent_requests.json` has the last request of each client, recorded with the model scripted as here:
-long texts are cut. What the assistant says in it is replaced by what the API answers.
+`agent_requests.json` has the last request of each client, recorded with the scripted model of these
+tests and with long texts shortened. The assistant's turns in it are replaced with the API's
+answers.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ NOTES = {
     "gptoss": (AS_USER, set()),
     "gemma3": (AS_TEXT, AS_TEXT),
 }
-"""What clients are warned of, Claude Code and Codex: its system turn within the chat, and what the
-template has no turns for."""
+"""The warnings for Claude Code and Codex: about a system message within the chat, and about
+messages that the template does not support."""
 
 
 def chat_model(name: str) -> ChatModel:
@@ -50,7 +51,7 @@ def chat_model(name: str) -> ChatModel:
 
 
 def command(number: int) -> str:
-    """A command whose result cannot be found in the command itself."""
+    """Returns a command whose result the model cannot guess from the command."""
     return f"printf 'RES%sT{number}' UL"
 
 
@@ -59,7 +60,7 @@ def is_of_assistant(item: dict[str, Any]) -> bool:
 
 
 def turns(history: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Yields what the client adds to the history before each of its requests."""
+    """Yields the messages that the client adds before each of its requests."""
     added: list[dict[str, Any]] = []
     for item in history:
         if not is_of_assistant(item):
@@ -71,7 +72,7 @@ def turns(history: Sequence[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def answer_of(events: Sequence[Any]) -> list[dict[str, Any]]:
-    """What the client keeps of an answer."""
+    """Returns the part of an answer that the client repeats in later requests."""
     events = [event for event in events if isinstance(event, dict)]
     items = [e["item"] for e in events if e["type"] == "response.output_item.done"]
     if items:
@@ -146,7 +147,7 @@ async def test_three_turns_with_tools(make_api, client, name):
 def _with_ids(
     added: Sequence[dict[str, Any]], history: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Returns results of tools with the id of the call before them."""
+    """Returns results of tools with the ids of the calls before them."""
     if not history:
         return list(added)
     last = history[-1]

@@ -1,4 +1,4 @@
-"""Every field's valid values are taken, alone and together, in both dialects."""
+"""Tests that every field's valid values are accepted, alone and together, in both dialects."""
 
 from __future__ import annotations
 
@@ -97,13 +97,14 @@ async def test_valid_field_value_is_accepted(make_api, path, field, value):
     streamed=st.booleans(),
 )
 async def test_fields_together_are_taken_or_named(make_api, fields, path, streamed):
-    """Of values that are each valid, some contradict each other: the message names one of them."""
+    """Some valid values contradict each other: the message then names one of the fields."""
     body = {**BODY, **fields, "stream": streamed}
     await check_answer_or_named_fault(make_api("zyx!"), path, body, (*fields, "prompt"))
 
 
 async def check_answer_or_named_fault(api, path: str, body: dict, names: Collection[str]) -> None:
-    """A request gets an answer, or an error that names one of these fields or `max_tokens`."""
+    """Checks that a request gets an answer, or an error that names one of these fields or
+    `max_tokens`."""
     stream = FakeStream()
     response = await api.call("POST", path, json.dumps(body).encode(), stream)
     assert api.backend.stats().num_running == 0

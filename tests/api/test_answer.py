@@ -16,7 +16,7 @@ from fastovms.telemetry.metrics import SampleTimings
 from tests.api.completion_requests import BODY, STREAM, V1, V3, texts
 from tests.fakes import FakeStream
 
-# What fails before the first byte has a status of its own.
+# A failure before the first byte has its own status.
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_closing_members_have_timings_in_milliseconds() -> None:
     assert set(closing_members(Usage(3, 5, 1))) == {"usage"}
 
 
-# Streams: merged while a client does not read, cut where it never does, and ended by errors.
+# Streams: deltas are merged while a client does not read, cut after a limit, and ended by errors.
 
 
 @pytest.mark.parametrize("path", [V1, V3])

@@ -1,5 +1,5 @@
 """Tests of `fastovms/parts/speech/endpoints.py`: real forms over real connections to a fake model,
-and the process that decodes."""
+and the process that decodes audio."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ ABLE = SpeechInfo(LANGUAGES, translates=True, finds_words=True)
 
 
 class FakeSpeech:
-    """Says how long the audio is.
+    """Returns the duration of the audio as its text.
 
     Attributes:
         asked: the parameters of every call.
-        error: raised by `transcribe` when set.
+        error: raised by `transcribe` if it is set.
     """
 
     failure = None

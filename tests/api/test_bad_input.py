@@ -1,4 +1,4 @@
-"""Every wrong value is refused with an error that names its field, in both dialects."""
+"""Tests that every wrong value is refused with an error that names its field, in both dialects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.api.wrong_values import WRONG, names
 
 
 def nested(depth: int) -> bytes:
-    """A body of `depth` levels, the outermost object included."""
+    """Returns a body of `depth` levels, including the outermost object."""
     return b'{"model":"fake","prompt":"ab","x":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
 
 
@@ -201,7 +201,7 @@ async def test_fields_that_contradict_each_other(make_api, fields, named):
 )
 @pytest.mark.parametrize("field", ["temperature", "top_p", "min_p", "frequency_penalty", "seed"])
 async def test_number_that_is_not_finite_is_refused_by_name(make_api, text, of_ovms, field):
-    """Some are no JSON, and some no number that a float can hold."""
+    """Some are not valid JSON, and others exceed the range of a float."""
     body = json.dumps({**BODY, field: 0}).replace(f'"{field}": 0', f'"{field}": {text}').encode()
     status, answer = await make_api().post(V1, body)
     assert (status, answer["error"]["param"]) == (400, field)

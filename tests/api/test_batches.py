@@ -19,7 +19,7 @@ from fastovms.server_config import BatchConfig, FilesConfig
 from tests.api.documented_values import of_files_and_batches
 from tests.api.encoder_api import EncoderApi, served_encoder
 
-# The endpoints of batches, whose lines the endpoints of models answer.
+# The endpoints of batches, whose lines are answered by the endpoints of models.
 
 
 URL = "/v1/completions"
@@ -220,7 +220,7 @@ async def test_batch_is_hidden_from_other_tenants(site) -> None:
 async def test_server_without_batches_answers_with_the_reason(
     make_api, tmp_path, has_directory: bool
 ) -> None:
-    """A file where the directory of batches would be stands for one that cannot be had."""
+    """A file in place of the directory of batches makes batches unavailable."""
     (tmp_path / "batches").touch()
     site = Site(make_api("x"), tmp_path if has_directory else None)
     for method, path, body in (
@@ -318,7 +318,7 @@ async def test_documented_batch_values_are_accepted_or_refused(
             assert (status, field in named) == (400, True), answer
 
 
-# Which endpoints batches may ask.
+# The endpoints that batches may use.
 
 
 @pytest.mark.parametrize(

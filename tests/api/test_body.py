@@ -41,12 +41,12 @@ LETTERS = 'a"\\/\n\t[]{},:é語😀\u2028 1e300'
 
 
 def strings_of(text: bytes) -> list[str]:
-    """Decoded contents of the spans."""
+    """Returns the decoded contents of the spans."""
     return [json.loads(b'"%b"' % text[span.start : span.end]) for span in scan(text)]
 
 
 def long_ones(value: object) -> list[str]:
-    """Strings of a value whose text is long, in the order of the text."""
+    """Returns the strings of a value whose text is long, in the order of the text."""
     found: list[str] = []
 
     def visit(value: object) -> None:
@@ -174,7 +174,7 @@ PIECES = (
 
 
 def random_literal(rng: random.Random) -> str:
-    """The JSON text of a string, which may be megabytes long."""
+    """Returns the JSON text of a string of up to some megabytes."""
     unit = "".join(rng.choices(PIECES, k=rng.randint(1, 12)))
     return '"' + "x" * rng.randint(0, 9) + unit * rng.choice((1, 1000, 60_000)) + '"'
 
@@ -227,11 +227,11 @@ def test_placeholders_do_not_collide_with_client_text():
     assert decode(text.encode(), Body).prompt == json.loads(text)["prompt"]
 
 
-# Clients take turns at a thread, and nobody's calls fill its queue.
+# Clients take turns in a thread, so that no client's calls fill its queue.
 
 
 class Gate:
-    """A thread whose calls wait until they are let go, and are noted as they begin."""
+    """A thread whose calls wait until the test releases them. Records the calls when they begin."""
 
     def __init__(self) -> None:
         self.thread: FairThread[str] = FairThread("things", per_client=3, total=4)
@@ -249,7 +249,7 @@ class Gate:
         return wait
 
     async def send(self, *names: str) -> list[asyncio.Task[str]]:
-        """Runs calls; the first letter names the client."""
+        """Runs calls; the first letter of each names its client."""
         tasks = [asyncio.create_task(self.thread.run(name[0], self.call(name))) for name in names]
         await asyncio.sleep(0)
         return tasks
@@ -267,7 +267,7 @@ async def test_clients_take_turns(gate: Gate) -> None:
     tasks = await gate.send("a1", "a2", "a3", "b1")
     gate.opened.set()
     assert await asyncio.gather(*tasks) == ["a1", "a2", "a3", "b1"]
-    assert gate.begun == ["a1", "b1", "a2", "a3"]  # a1 began before b1 came
+    assert gate.begun == ["a1", "b1", "a2", "a3"]  # a1 began before b1 was queued
 
 
 async def test_a_client_has_a_limit_and_makes_room_for_others(gate: Gate) -> None:
@@ -275,7 +275,7 @@ async def test_a_client_has_a_limit_and_makes_room_for_others(gate: Gate) -> Non
     with pytest.raises(Overloaded, match="3 things of this client are waiting already"):
         await tasks[4]
     with pytest.raises(Overloaded, match="too many things of this client are waiting"):
-        await tasks[3]  # which c1 has displaced
+        await tasks[3]  # c1 has displaced it
     gate.opened.set()
     assert await asyncio.gather(*tasks[:3], *tasks[5:]) == ["a1", "a2", "a3", "b1", "c1"]
 
@@ -287,7 +287,7 @@ async def test_cancelled_caller_leaves_the_queue_in_order(gate: Gate) -> None:
     second.cancel()
     await asyncio.wait((first, second))
     await asyncio.sleep(0.01)
-    assert gate.begun == ["a1"]  # which the thread is still at
+    assert gate.begun == ["a1"]  # the thread is still running it
     gate.opened.set()
     assert await third == "a3"
     assert gate.begun == ["a1", "a3"]
@@ -307,7 +307,7 @@ async def test_closed_thread_refuses_calls_but_completes_the_running_one(gate: G
 
 @pytest.mark.slow
 async def test_failed_call_frees_its_body_at_once(gate: Gate) -> None:
-    """Not only by the next collection of garbage: bodies are large."""
+    """Bodies are large and must not wait for the garbage collector."""
 
     class Body:
         def decode(self) -> str:
@@ -429,7 +429,7 @@ def test_error_leaves_out_the_value_of_a_repeated_key(body, param, message):
     assert (caught.value.param, caught.value.message) == (param, message)
 
 
-# Nobody's bodies keep those of another client waiting.
+# Bodies of one client do not delay those of another client.
 
 
 class BodyReaderSchema(msgspec.Struct):
@@ -437,7 +437,7 @@ class BodyReaderSchema(msgspec.Struct):
 
 
 def request(size: int, tenant: str) -> Request:
-    """A request with a body of that size."""
+    """Returns a request with a body of that size."""
     made = Request("POST", "/", body=b'{"text":"%b"}' % (b"a" * (size - len('{"text":""}'))))
     made.caller = Caller(tenant=tenant)
     return made
@@ -473,7 +473,7 @@ async def test_an_empty_body(reader: BodyReader) -> None:
 
 @pytest.fixture
 def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Huge bodies take until it is set, or until the test ends."""
+    """An event. Large bodies take until it is set, or until the test ends."""
     ended = threading.Event()
     decode = body_reader.decode
 

@@ -1,5 +1,5 @@
-"""Tests of `ApiContext.preparation` and its kind: what every endpoint asks of a model carries the
-API key of its client, and the priority that the server has set."""
+"""Tests of `ApiContext.preparation`: all work that an endpoint submits to a model carries the
+client's API key and the priority that the server has set."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ ASK_NO_MODEL: Final = (
     *("load_lora_adapter", "unload_lora_adapter"),
     *("show", "pull", "push", "create", "copy", "{digest}"),
 )
-"""The last parts of paths whose requests compute nothing on a model for a client."""
+"""The last parts of paths whose requests do not run a model for the client."""
 SPEECH: Final = ("transcriptions", "translations", "speech")
-"""Those of speech: see `test_audio.py` and `test_speech_out.py`."""
+"""The paths of speech: see `test_audio.py` and `test_speech_out.py`."""
 IMAGES: Final = ("generations", "edits")
-"""Those of images: see `test_images.py`."""
+"""The paths of images: see `test_images.py`."""
 
 
 @pytest.fixture

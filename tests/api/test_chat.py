@@ -21,7 +21,7 @@ from tests.api.chat_models import (
 from tests.api.chats import BODY, THOUGHT, V1, V3, content_logprobs, join, make
 from tests.fakes import FakeStream
 
-# Calls to custom tools, and those of requests with `functions`, over fakes.
+# Calls of custom tools, and requests with `functions`, with fakes.
 
 
 __all__ = ["make"]
@@ -257,7 +257,7 @@ async def test_step_of_many_tokens_is_one_delta_a_piece(make, fields):
     ]  # fmt: skip
 
 
-# What a chat's body asks for.
+# The parameters of a chat's body.
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -287,7 +287,7 @@ async def test_echo_returns_the_continued_message_before_the_answer(make, stream
     ],
 )
 async def test_answer_without_a_generation_prompt_has_the_last_role(make, fields):
-    """vLLM's is the last message's, OVMS knows none but the assistant's."""
+    """vLLM returns the last message's role, OVMS always "assistant"."""
     body = {**BODY, **fields}
     for path, role in ((V1, body["messages"][-1]["role"]), (V3, "assistant")):
         _, answer = await make().post(path, body)
@@ -320,7 +320,7 @@ async def test_max_tokens_falls_back_to_the_default_and_fits_the_context(
     assert api.backend.submitted[0].params.max_tokens == (expected or 3)
 
 
-# Chat completions over fakes: bodies, reasoning, and the prompts that the model gets.
+# Chat completions with fakes: bodies, reasoning, and the model's prompts.
 
 
 @pytest.mark.parametrize("path", [V1, V3])

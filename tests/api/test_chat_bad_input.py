@@ -1,4 +1,5 @@
-"""Every wrong value in a chat is refused with an error that names its field, in both dialects."""
+"""Tests that every wrong value in a chat is refused with an error that names its field, in both
+dialects."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from fastovms.errors import InvalidField
 from tests.api.chat_models import MESSAGES, prompt_of
 from tests.api.chats import BODY, V1, make
 
-# Messages as templates take them.
+# Messages in the format of chat templates.
 
 
 __all__ = ["make"]
@@ -46,7 +46,7 @@ async def test_calls_in_the_history(make, given, shown):
         assert prompt_of(api).replace('"', "'") == f"u:Hi;a:{shown};>"
 
 
-# The oldest messages are dropped, and no more than have to be.
+# The oldest messages are dropped, and only as many as necessary.
 
 
 def fit(messages: list[dict[str, str]], limit: int) -> tuple[str, int]:
@@ -98,7 +98,7 @@ def test_as_many_messages_are_kept_as_fit(lengths, limit):
     assert num_calls <= 9
 
 
-# Sealed reasoning and summaries are read again, and only ours.
+# Sealed reasoning and summaries are read again, and only those of this server.
 
 
 @given(st.text())

@@ -1,4 +1,4 @@
-"""Tests of the prompts of chats, which `fastovms/api/prompt.py` makes."""
+"""Tests of the prompts of chats, which `fastovms/api/prompt.py` renders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Chats with any fields together, and with random values, are answered or say what is wrong."""
+"""Property-based tests: chats with any combination of fields, and with random values, get an answer
+or a clear error."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ SCRIPTS = [
     script=st.sampled_from(SCRIPTS),
 )
 async def test_fields_together_are_taken_or_named(make_api, fields, path, streamed, script):
-    """Of values that are each valid, some contradict each other: the message names one of them."""
+    """Some valid values contradict each other: the message then names one of the fields."""
     api = make_api(script, model=model_info(max_model_len=500), chat=chat_model())
     body = {**BODY, **fields, "stream": streamed}
     await check_answer_or_named_fault(api, path, body, (*fields, "messages"))

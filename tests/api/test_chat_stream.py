@@ -1,4 +1,5 @@
-"""Streams of chats over fakes: events, the whole answer again, failures, slow clients."""
+"""Tests of streamed chats with fakes: events, equality with the whole answer, failures, slow
+clients."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ async def test_stream_has_the_tokens_of_the_whole_answer(make, tokens_per_step, 
 @pytest.mark.parametrize("text", BROKEN)
 @pytest.mark.parametrize("end", [{}, {"stop": ["STOP"]}, {"stop": ["<never>"]}])
 async def test_markup_that_is_no_call_is_content(make, text, end):
-    # Within reasoning, a stop string does not end the text.
+    # A stop string within reasoning does not end the text.
     has_stop = end.get("stop") == ["STOP"] and text != "<think>"
     script = text + ("STOP" if has_stop else "")
     body = {**BODY, **end, "tools": [tool()]}
@@ -113,7 +114,7 @@ FRAGMENTS = [
     reads=st.booleans(),
 )
 async def test_a_stream_is_the_whole_answer(make_api, text, fields, tokens_per_step, reads):
-    """Whatever the model writes, in steps of any size, and whether the client reads or not."""
+    """For any text of the model, in steps of any size, and for slow and fast clients."""
     api = make_api(
         text or "x",
         model=model_info(max_model_len=2000),

@@ -1,4 +1,4 @@
-"""Chats with tools of models whose template knows none."""
+"""Tests of chats with tools for models whose template does not support tools."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from fastovms.params import GrammarKind
 from tests.api.chat_models import call_text, custom, grammar_format, prompt_of, tool, tool_choice
 from tests.api.chats import BODY, V1, V3, join, make
 
-# Tools of each form become functions for the model.
+# Tools of each format become functions for the model.
 
 
 NESTED = 'start: e\ne: "(" e ")" | "x"'
@@ -64,7 +64,7 @@ def test_regex_with_an_unopened_group_is_refused(expression):
         assert read_custom(custom, "tools[0].custom").input_grammar.source == balanced
 
 
-# Choices of tools, in the forms of chats and of responses.
+# Tool choices in the formats of chats and of responses.
 
 
 NAMESPACE = {
@@ -182,7 +182,7 @@ def test_malformed_namespace_is_refused_by_its_place(tools, param):
     assert raised.value.param == param
 
 
-# Tools in chats over fakes: calls in answers, in streams and in the history.
+# Tools in chats with fakes: calls in answers, in streams and in the history.
 
 
 __all__ = ["make"]
@@ -229,7 +229,7 @@ async def test_call_is_streamed_as_it_is_generated(make):
         [call] = delta["tool_calls"]
         assert set(call) == {"index", "function"}
     pieces = [delta["tool_calls"][0]["function"]["arguments"] for delta in others]
-    # The call is told as soon as its first argument has a value.
+    # A call is sent as soon as its first argument has a value.
     assert pieces == ['{"city":"', *'Paris"}']
     assert last == {}
 

@@ -1,5 +1,5 @@
-"""Tests of `fastovms/api/client_tools.py`: tools that clients run and that their vendors describe,
-in the Responses API and the Messages API."""
+"""Tests of `fastovms/api/client_tools.py`: tools that clients run and vendors define, in the
+Responses API and the Messages API."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ CALLS: list[tuple[dict[str, Any], str, dict[str, Any], str, dict[str, Any], dict
      "tool_search_call", {"arguments": {"q": "a"}, "execution": "client"},
      {"type": "tool_search_output", "tools": [TOOL]}),
 ]  # fmt: skip
-"""A tool, its function with the arguments that the model writes, the item of the call, and that of
-its result."""
+"""A tool, its function with the arguments that the model generates, the item of the call, and the
+item of its result."""
 
 
 def named(case: Any) -> str:
@@ -260,7 +260,7 @@ async def test_invalid_client_tool_or_item_is_refused_by_its_place(
     assert await make().refused(V1, {**BODY, **fields}) == param
 
 
-# What the model may write is what the items take, in every format of calls.
+# The grammar allows exactly the arguments that the items accept, in every tool call format.
 
 
 SIZE = {"display_width_px": 640, "display_height_px": 480}

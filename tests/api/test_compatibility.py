@@ -1,5 +1,5 @@
-"""Every row of the compatibility tables holds: what it takes is taken, what it refuses is refused
-by its name, below both prefixes."""
+"""Tests every row of the compatibility tables below both prefixes: its accepted values are
+accepted, and its refused values are refused by name."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """The section of an endpoint, the fields that it must have, a body for the others, how many
-    servers it is compared with, the member that its fields are in, and rows that are not its."""
+    """The section of an endpoint with the fields that it requires, a body for the other fields, the
+    number of servers it is compared with, the member that contains its fields, and the rows of
+    other sections."""
 
     title: str
     path: str
@@ -58,7 +59,7 @@ def ollama(
 OF_ALL = frozenset(GenerationFields.__struct_fields__)
 OF_CHAT = frozenset(ChatRequest.__struct_fields__) - OF_ALL
 OF_ANSWERS = frozenset({"max_tokens", "stream", "stop_sequences", "temperature", "top_p", "top_k"})
-"""What says how an answer is made, of which counting tokens has none."""
+"""The fields that control how an answer is generated, which counting tokens does not have."""
 OLLAMA_CHAT = {"model": "fake", "messages": [{"role": "user", "content": "a"}], "stream": False}
 TABLES = (
     Table(

@@ -13,7 +13,7 @@ from tests.api.completion_requests import BODY, STREAM, V1, V3, texts
 from tests.fakes import ByteTokenizer, FakeStream, model_info, token_logprobs
 from tests.paths import FIXTURES
 
-# The prompt stands before its text where a request sets `echo`, with its tokens.
+# A request with `echo` returns the prompt before its text, with its tokens.
 
 
 @pytest.mark.slow
@@ -35,7 +35,7 @@ def test_an_echo_of_token_ids_shows_special_tokens_where_wanted(skip_special_tok
     "text", ["Hello there, small world", "größe 😀 größe", "", "a", "<|endoftext|>x", "</s> y"]
 )
 def test_offsets_of_an_echoed_prompt(fixture, text):
-    """The echoed text is what was sent, whatever special tokens stand before it or in it."""
+    """The echoed text is the text that was sent, for any special tokens before or in it."""
     tokenizer = Tokenizer.load(FIXTURES / fixture)
     token_ids = tokenizer.encode(text)
     prompt = Prompt(token_ids, text)
@@ -133,7 +133,7 @@ async def test_continuous_usage_stats_count_tokens_in_every_chunk(make_api):
     assert not any("usage" in event for event in events[:-1])
 
 
-# What a completion's body asks for.
+# The parameters of a completion's body.
 
 
 @pytest.mark.parametrize("prompt", ["ab", ["ab"], [97, 98], [[97, 98]]])
@@ -165,11 +165,11 @@ async def test_echo_of_the_prompt_alone(make_api, path):
     assert api.backend.submitted == []
 
 
-# Completions over fakes: bodies, streams, and what the model is asked.
+# Completions with fakes: bodies, streams, and the model's requests.
 
 
 def spell(request, index: int) -> list[int]:
-    """A text that tells prompts and samples apart."""
+    """Returns a text that distinguishes prompts and samples."""
     return [*request.prompt_token_ids, *f"-{index}!".encode()]
 
 
@@ -214,7 +214,7 @@ FIM = {"<|fim_prefix|>": 1, "<|fim_suffix|>": 2, "<|fim_middle|>": 3}
 
 
 class BeginningTokenizer(ByteTokenizer):
-    """Puts a token before every text."""
+    """Adds a token before every text."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [99] * add_special_tokens + super().encode(text)

@@ -35,7 +35,7 @@ from tests.api.chats import BODY, V1, V3, make
 from tests.fakes import ByteTokenizer, FakeBackend
 from tests.vocabularies import vocabulary
 
-# Which parser reads a chat's answer.
+# The parser that reads a chat's answer.
 
 
 __all__ = ["make"]
@@ -62,7 +62,7 @@ async def test_a_chat_longer_than_the_context(make):
     assert prompt_of(api) == "i;>"
 
 
-# What the answer to a chat is allowed to be.
+# The grammar of a chat's answer.
 
 
 FORMAT = {
@@ -223,7 +223,7 @@ def one_parameter(schema: object, **more: object) -> dict[str, Any]:
 
 @pytest.fixture
 def compiling(monkeypatch):
-    """A model whose backend compiles, and the grammars that it was given."""
+    """Returns a model whose backend compiles grammars, and the grammars that it was given."""
     model = served()
     given: list[Grammar] = []
 

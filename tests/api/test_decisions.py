@@ -31,7 +31,7 @@ MANY = {**CHOICE, "choices": [{"value": f"v{i}"} for i in range(255)]}
 
 
 def logprobs_after(token_ids: Sequence[int]) -> np.ndarray:
-    """The distribution that the fake model has after some tokens."""
+    """Returns the fake model's distribution after the given tokens."""
     rng = np.random.default_rng([len(token_ids), *token_ids[-40:]])
     logits = rng.standard_normal(VOCAB_SIZE) * 3
     found: np.ndarray = logits - np.log(np.exp(logits).sum())
@@ -40,7 +40,7 @@ def logprobs_after(token_ids: Sequence[int]) -> np.ndarray:
 
 @pytest.fixture
 def make(make_api) -> Callable[..., Any]:
-    """An API whose model's log probabilities are those of `logprobs_after`."""
+    """Returns an API whose model has the log probabilities of `logprobs_after`."""
 
     def make_one(chat: ChatModel | None = None, **options: Any) -> Any:
         model = model_info(max_model_len=4000)
@@ -64,7 +64,7 @@ def make(make_api) -> Callable[..., Any]:
 
 
 def expected(prompt: Sequence[int], labels: Sequence[Sequence[str]]) -> list[float]:
-    """The probabilities of labels by the chain rule, and their sum."""
+    """Returns the probabilities of labels by the chain rule, and their sum."""
     masses = []
     for texts in labels:
         mass = 0.0
@@ -79,7 +79,7 @@ def expected(prompt: Sequence[int], labels: Sequence[Sequence[str]]) -> list[flo
 
 
 def prompts_of(api: Any) -> list[list[int]]:
-    """The prompts of the questions, in their order."""
+    """Returns the prompts of the questions in order."""
     return [list(r.prompt_token_ids) for r in api.backend.submitted if r.request_id.endswith("-")]
 
 

@@ -21,7 +21,7 @@ from fastovms.api.dialect import (
 from fastovms.errors import CONTEXT_EXCEEDED
 from fastovms.http.messages import Request
 
-# Each family of clients reads errors in its own form.
+# Each family of clients gets errors in its own format.
 
 
 TYPES = [
@@ -64,7 +64,7 @@ def test_claude_code_knows_a_prompt_that_is_too_long() -> None:
     assert orjson.loads(OPENAI_ERRORS.body(error))["error"]["message"] == "why"
 
 
-# Errors of the HTTP layer have the form of their path's clients.
+# Errors of the HTTP layer have the format of their path's dialect.
 
 
 ERROR_RESPONSES_OPENAI = {

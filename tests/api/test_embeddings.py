@@ -47,7 +47,7 @@ async def test_priority_must_be_a_64_bit_integer(
     assert is_taken or "priority" in str(answer["error"])
 
 
-# What metrics, the access log and traces are told of requests whose texts are encoded.
+# Metrics, the access log and traces of requests whose texts are encoded.
 
 
 TEXTS = [EncoderText(np.array([1, 2, 3])), EncoderText(np.array([4]))]
@@ -160,7 +160,7 @@ async def test_long_text_is_cut_without_tokenizing_the_rest(make_served, limit, 
     ],
 )
 async def test_long_texts_are_tokenized_in_slices(make_served, limit, text, kept):
-    """The tokenizer holds the GIL, and so stops every stream."""
+    """The tokenizer holds the GIL and would delay every stream."""
     served = make_served()
     [token_ids] = await tokenize(served, [text], ["input"], limit, "me")
     assert bytes(token_ids.tolist()).decode() == kept

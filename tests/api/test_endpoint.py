@@ -54,7 +54,7 @@ def test_more_than_100_query_parameters_are_refused() -> None:
         query("&".join(f"a{number}=" for number in range(101)))
 
 
-# Paths of a base URL that is a little off.
+# Paths of a slightly wrong base URL.
 
 
 PATHS = ApiPaths()
@@ -156,7 +156,7 @@ def test_list_page_has_the_requested_records_and_has_more(page, ids, has_more) -
     assert body["has_more"] == has_more
 
 
-# Which `metadata` is taken; what is refused is in the tests of responses, too.
+# The accepted `metadata`; the refused values are also in the tests of responses.
 
 
 def test_metadata_beyond_its_limits_is_refused() -> None:
@@ -167,7 +167,7 @@ def test_metadata_beyond_its_limits_is_refused() -> None:
             read_metadata(metadata)
 
 
-# Ids that clients make up.
+# Ids that clients choose.
 
 
 @pytest.mark.parametrize("text", ["", "a b", "é", "\x7f", "a\n", "x" * (MAX_ID + 1)])
@@ -178,7 +178,7 @@ def test_id_that_no_header_can_hold_is_refused(text: str) -> None:
     assert len(caught.value.message) < 400
 
 
-# What is not done of a request is said in a header and in the log.
+# Ignored parts of a request are named in a header and in the log.
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.api.wrong_values import names
 from tests.fakes import EOS, ByteTokenizer, model_info
 from tests.paths import FIXTURES
 
-# Sampling parameters, as requests, models and dialects give them.
+# Sampling parameters of requests, models and dialects.
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ async def test_priority_and_cache_salt_reach_the_backend(make_api, streamed):
     assert (api.backend.submitted[-1].priority, api.backend.submitted[-1].cache_salt) == (0, None)
 
 
-# `n`, `best_of` and beam search: what is generated, and what of it is returned.
+# `n`, `best_of` and beam search: the number of generated and of returned texts.
 
 
 BEAMS = {"use_beam_search": True}
@@ -158,7 +158,7 @@ async def test_length_penalty_defaults_to_that_of_the_model(make_api):
 
 
 UNLIKELY = b"ccc"
-"""Each "c" has a log probability of -199 in the fake model, "a" one of -0.5."""
+"""In the fake model, each "c" has a log probability of -199 and "a" one of -0.5."""
 
 
 async def test_best_of_returns_the_likeliest_candidates(make_api):
@@ -220,7 +220,7 @@ def test_bad_words_are_banned_at_the_beginning_and_after_a_space():
     assert len(set(found)) == len(found)
     for token_ids in found:
         assert tokenizer.decode(token_ids).strip() in ("fox", "the")
-    # Bytes have no token for a space with a letter: one spelling is enough.
+    # Bytes have no token for a space with a letter: one spelling is sufficient.
     assert bad_words_token_ids(["ab"], ByteTokenizer()) == ((97, 98),)
     assert bad_words_token_ids([" "], ByteTokenizer()) == ((32,),)
     assert bad_words_token_ids([], ByteTokenizer()) == ()
@@ -349,7 +349,7 @@ async def test_logit_bias_has_10000_entries_at_most(make_api):
     assert "at most 10000 entries, not 10001" in answer["error"]["message"]
 
 
-# How many tokens a request may ask for: of the model, its context and the operator.
+# The maximum number of tokens of a request: limits of the model, its context and the operator.
 
 
 async def test_limits_of_the_operator_bind_ovms_alone(make_api):
@@ -374,7 +374,7 @@ CHAT = {"model": "fake", "messages": [{"role": "user", "content": "a"}]}
         (None, 10, 200),
         (None, 63, 400),
         (100, 63, 400),
-        (62, 63, 200),  # the model's own default is cut
+        (62, 63, 200),  # the model's own default is reduced
         (100, None, 200),
         (None, None, 200),
     ],
@@ -382,7 +382,7 @@ CHAT = {"model": "fake", "messages": [{"role": "user", "content": "a"}]}
 async def test_default_limit_of_the_operator_must_fit_the_context(
     make_api, max_new_tokens, limit, status
 ):
-    """OVMS refuses it, as it refuses a number that the request gives."""
+    """OVMS refuses it like a number that exceeds the context in a request."""
     for path, body, field in (
         ("completions", BODY, "max_tokens"),
         ("chat/completions", CHAT, "max_tokens"),

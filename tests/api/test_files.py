@@ -42,7 +42,7 @@ from fastovms.system.threads import DiskThreads
 from tests.api.documented_values import of_files_and_batches
 from tests.api.forms import BOUNDARY, CONTENT_TYPE, form, part
 
-# Forms are read however they are cut into pieces, and the file of one goes to its path alone.
+# Forms are read in pieces of any size, and the file of a form is written to its path.
 
 
 END = f"--{BOUNDARY}--\r\n".encode()
@@ -96,7 +96,7 @@ def test_malformed_form_is_refused_and_leaves_no_file(tmp_path, body: bytes, mes
             FormReader(content_type, tmp_path / "content", 10)
 
 
-# Uploads go to the disk as they come, and leave nothing where they end early.
+# Uploads are written to the disk as they are received, and incomplete ones are deleted.
 
 
 MB = 1024 * 1024
@@ -207,7 +207,7 @@ async def test_upload_that_is_cancelled_at_its_end_closes_its_file(tmp_path, mon
     assert upload.reader._file is None
 
 
-# Contents are sent whole or in part, and no faster than the client reads.
+# Contents are sent whole or in part, as fast as the client reads.
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_byte_range_follows_the_range_header(asked, wanted) -> None:
 
 
 class Sent:
-    """A stream that is never read faster than `on_writable` is called."""
+    """A stream that requests more data only when `on_writable` is called."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -304,7 +304,7 @@ async def test_unreadable_file_is_not_found_or_a_failure(tmp_path) -> None:
 
 
 def num_open(path) -> int:
-    """Returns how many descriptors lead to a file."""
+    """Returns the number of descriptors of a file."""
     num = 0
     for link in Path("/proc/self/fd").iterdir():
         try:
@@ -402,7 +402,7 @@ async def start(tmp_path):
 @pytest.mark.parametrize("prefix", ["/v1", "/v3", "/v3/v1"])
 async def test_openai_client_manages_files(start, prefix: str) -> None:
     site = await start()
-    content = b'{"a":1}\n' * 100_000  # many times what a body may be
+    content = b'{"a":1}\n' * 100_000  # many times the maximum size of a body
     async with site.client(prefix) as client:
         first = await client.files.create(file=("../a.jsonl", content), purpose="batch")
         second = await client.files.create(
@@ -465,7 +465,7 @@ async def test_upload_of_a_disconnected_client_is_deleted(start) -> None:
         await asyncio.sleep(0.001)
 
 
-@pytest.mark.parametrize("num_syncs", [0, 1, 3])  # while the upload, or its record, is written
+@pytest.mark.parametrize("num_syncs", [0, 1, 3])  # while the upload or its record is written
 async def test_upload_is_deleted_if_the_client_disconnects_while_stored(
     start, monkeypatch, num_syncs: int
 ) -> None:

@@ -1,4 +1,5 @@
-"""The frames of streams, whose constant bytes are made once, are what the structs would be."""
+"""Tests that the frames of streams, which are assembled from constant bytes, equal the encoded
+structs."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ ASKED = [
 
 
 def frames_of(stream: FakeStream) -> list[bytes]:
-    """The JSON of every frame."""
+    """Returns the JSON of every frame."""
     frames = b"".join(stream.writes).split(b"\n\n")[:-1]
     return [frame.rpartition(b"data: ")[2] for frame in frames if not frame.endswith(b"[DONE]")]
 

@@ -37,7 +37,7 @@ from tests.fakes import FakeStream
 async def test_prompts_of_a_request_are_queued_together_or_refused(
     make_api, prompts, n, param, fields, others_wait
 ):
-    """No request waits for ever for a place in a queue that is too short for it."""
+    """No request waits forever for a place in a queue that is too short for it."""
     api = make_api("z")
     backend = api.backend
     backend.max_num_waiting = 4
@@ -62,11 +62,11 @@ async def test_prompts_of_a_request_are_queued_together_or_refused(
     assert backend.stats().num_running == 0
 
 
-# What is counted and timed of a request, and who is told.
+# The counts and times of a request, and their recipients.
 
 
 class Told:
-    """One request's progress, and whoever is told of it. `now` is the time."""
+    """The progress of one request, and all that are notified of it. `now` is the time."""
 
     def __init__(self, num_prompt_tokens: Sequence[int] = (3,), n: int = 1) -> None:
         self.now = 100.0
@@ -156,7 +156,7 @@ def test_cached_tokens_and_accepted_drafts_are_in_the_log() -> None:
     assert told.log_fields["accepted_draft_tokens"] == 5
 
 
-# How texts end: stop strings, cancellation, prompts that are refused.
+# How texts end: stop strings, cancellation, refused prompts.
 
 
 @pytest.mark.parametrize("tokens_per_step", [1, 3, 100])
@@ -227,7 +227,7 @@ async def test_usage_ends_with_the_stop_string(make, path, fields, counted, stop
 
 
 def _find(value, name):
-    """Yields the values of all members of this name."""
+    """Yields the values of all members with this name."""
     if isinstance(value, dict):
         yield from (member for key, member in value.items() if key == name)
         for member in value.values():
@@ -303,13 +303,13 @@ async def test_refused_prompt_cancels_the_others_of_its_request(make_api):
     assert api.backend.stats().num_running == 0
 
 
-# Every endpoint that has a single prompt runs it, parses its text and tells of it in the log.
+# Every endpoint with a single prompt runs it, parses its text and logs it.
 
 
 __all__ = ["make"]
 
 
-# What a client is told whose generation is cut.
+# The error of a client whose generation is cut off.
 
 
 REFUSAL = Refusal("too long", "prompt", "context_length_exceeded")

@@ -1,5 +1,5 @@
-"""Bodies that no client writes by mistake: whatever is in them, the answer is JSON in the dialect's
-form, and never the server's fault."""
+"""Tests of malicious bodies: the answer is always JSON in the dialect's format, and never a server
+error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ALL_KEYS = [f'"{name}"' for schema in SCHEMAS.values() for name in schema.__stru
 
 
 def members(keys: st.SearchStrategy[str], values: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    """The text of objects, in which keys may come again."""
+    """Returns the text of objects whose keys may repeat."""
     member = st.tuples(keys, values).map(":".join)
     return st.lists(member, max_size=5).map(lambda parts: f"{{{','.join(parts)}}}")
 
@@ -69,7 +69,7 @@ def body_of(path: str) -> st.SearchStrategy[str]:
 
 @pytest.fixture
 def answer(make_api, make_state) -> Callable[..., object]:
-    """Asks on one loop, over all examples."""
+    """Runs all examples on one event loop."""
     api = make_api("hello", chat=chat_model(), state=make_state())
 
     async def ask(path: str, body: bytes) -> None:

@@ -1,5 +1,5 @@
 """Tests of `fastovms/parts/images/endpoints.py` and `request.py`: real requests over real
-connections to a fake model, and one decoder of pictures."""
+connections to a fake model and a shared image decoder."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ FILE = b64encode(b"a file").decode()
 
 
 class FakeImages:
-    """A backend whose images are all the same file.
+    """A backend that returns the same file for all images.
 
     Attributes:
-        error: what it raises.
+        error: the exception that it raises, or None.
         asked: the arguments of each call.
-        is_held: the next call waits for `go_on` after its first step.
+        is_held: whether the next call waits for `go_on` after its first step.
     """
 
     def __init__(self, **abilities: object) -> None:
@@ -209,7 +209,7 @@ async def start(decoder: ImageDecoder, monkeypatch: pytest.MonkeyPatch) -> Async
             assert shares.used == 0
 
 
-# What is asked for.
+# The accepted requests.
 
 
 @pytest.mark.parametrize("prefix", ["/v1", "/v3"])
@@ -316,7 +316,7 @@ async def test_progress_is_in_the_list_of_work_and_a_disconnect_cancels(start) -
     await asyncio.wait_for(site.backend.cancelled.wait(), 60)
 
 
-# What is refused.
+# The refused requests.
 
 
 @pytest.mark.parametrize(

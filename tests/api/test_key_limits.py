@@ -1,4 +1,4 @@
-"""Limits of API keys: what is counted, when a request is refused, and what its client reads."""
+"""Tests of the limits of API keys: counting, refusals, and the answers to clients."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_stream_is_counted_and_shows_what_is_left(make) -> None:
     body = {"prompt": "hi", "max_tokens": 3, "stream": True}
     assert await site.post(body=body) is None
     assert site.used() == [1, 5, 5]
-    assert site.fields()["x-ratelimit-remaining-tokens"] == "100"  # at its beginning
+    assert site.fields()["x-ratelimit-remaining-tokens"] == "100"  # at the start of the period
 
 
 @pytest.mark.parametrize(

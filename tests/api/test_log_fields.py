@@ -1,4 +1,4 @@
-"""What the access log tells of answers that fail."""
+"""Tests of the access log's fields for failed requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.fakes import FakeStream, make_request
      ("/v1/responses", {"input": "a"})],
 )  # fmt: skip
 async def test_failed_stream_logs_its_error(make_api, path, body):
-    """Its status is 200: the head has gone out before."""
+    """The status is 200, because the head was sent before the error."""
     api = make_api("hello", chat=chat_model())
     api.backend.fail_after = 2
     body = {"model": api.backend.model.name, "stream": True, **body}

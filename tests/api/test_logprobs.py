@@ -67,7 +67,7 @@ async def test_unary_logprobs_have_the_requested_alternatives(make_api, path, nu
     assert logprobs["tokens"] == ["a", "b", "c"]
     assert logprobs["token_logprobs"] == [-0.5, -0.5, -199.0]
     assert logprobs["text_offset"] == [0, 1, 2]
-    # "c" is not among the likeliest, so that it comes on top of them.
+    # "c" is not among the most likely tokens and is therefore added to them.
     assert [len(top) for top in logprobs["top_logprobs"]] == [max(num_top, 1)] * 2 + [num_top + 1]
 
 
@@ -150,7 +150,7 @@ async def test_prompt_logprobs_and_echoed_logprobs_have_their_own_numbers(make_a
 @pytest.mark.parametrize("fields", [{}, {"n": 2}, {"prompt": ["ab", "c"], "n": 2}])
 @pytest.mark.parametrize("max_tokens", [0, 1, 4])
 async def test_echo_has_logprobs_of_prompt_and_completion(make_api, path, fields, max_tokens):
-    """The evaluation harnesses' request: arrays over prompt and completion, null at first."""
+    """The request of evaluation harnesses: arrays over prompt and completion, null first."""
     api = make_api("zyx")
     body = {**BODY, "echo": True, "logprobs": 1, "max_tokens": max_tokens, **fields}
     _, answer = await api.post(path, body)
@@ -201,7 +201,7 @@ def whole(answer: dict) -> dict[int, dict]:
 
 
 def joined(events: list) -> dict[int, dict]:
-    """What the chunks of each choice say together, in the form of `whole`."""
+    """Returns the joined chunks of each choice in the format of `whole`."""
     assert events[-1] == "[DONE]"
     choices: dict[int, dict] = {}
     for event in events[:-1]:
@@ -240,8 +240,8 @@ async def test_stream_adds_up_to_the_whole_answer(
     make_api, scripts, stop, tokens_per_step, others_per_step, n, logprobs, echo, include_stop,
     max_tokens, path,
 ):  # fmt: skip
-    """Text, finish reasons, log probabilities and offsets, however the tokens come: characters in
-    halves, stop strings across tokens, several tokens a step."""
+    """Text, finish reasons, log probabilities and offsets, for all sequences of tokens: incomplete
+    characters, stop strings across tokens, several tokens per step."""
 
     def script(request, index: int) -> list[int]:
         return scripts[index]
@@ -254,7 +254,7 @@ async def test_stream_adds_up_to_the_whole_answer(
         "stop": stop,
         "logprobs": logprobs,
         "echo": echo or max_tokens == 0,
-        # In OVMS's streams the stop string is always included.
+        # OVMS's streams always include the stop string.
         "include_stop_str_in_output": include_stop or path == V3,
     }
     model = model_info(max_model_len=100)

@@ -24,7 +24,7 @@ from fastovms.server_config import ModelConfig, ModelResidency, ResidencyConfig
 from fastovms.telemetry.metrics import FinishedRequest, GenerationMetrics, render
 from tests.fakes import ByteTokenizer, FakeBackend, make_request, model_info
 
-# How long a model is to stay.
+# The values of `keep_alive`.
 
 
 @pytest.mark.parametrize(
@@ -91,11 +91,11 @@ def test_keep_alive_unloads_for_admins_on_demand(
     assert holder is None or holder.dismissed == ["m"] * leaving.happens
 
 
-# Models come and go as requests want it, over a loader that plays.
+# Models are loaded and unloaded on demand, with a fake loader.
 
 
 class Loader:
-    """Loads at once, unless told to wait or to fail."""
+    """Loads at once unless a test makes it wait or fail."""
 
     def __init__(self) -> None:
         self.moves: list[str] = []
@@ -127,7 +127,7 @@ class Loader:
         self.moves.append("reclaim")
 
     async def reach(self, num_moves: int) -> None:
-        """Returns once so many moves have begun."""
+        """Returns when the given number of moves have begun."""
         while len(self.moves) < num_moves:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
@@ -141,7 +141,7 @@ class Pool(ModelPool):
     """A pool with its loader and its clock.
 
     Attributes:
-        now: what the clock says beside the loop's time.
+        now: the offset of the clock from the loop's time in seconds.
     """
 
     def __init__(self, *plans: ModelPlan, wait_timeout: float = 20.0, **config: float) -> None:
@@ -190,7 +190,7 @@ async def test_a_model_is_loaded_for_all_who_wait_and_makes_room_for_another() -
     await asyncio.sleep(0.01)
     assert not other.done()
     [model] = pool.models
-    again = model.hold()  # a response in the background outlives its request
+    again = model.hold()  # a background response outlives its request
     for release in held:
         release()
     await asyncio.sleep(0.01)
@@ -228,7 +228,7 @@ async def test_client_cancelled_as_its_model_is_loaded_holds_no_model() -> None:
     await asyncio.gather(gone, return_exceptions=True)
     if not gone.cancelled():
         gone.result()()
-    await pool.use("b")  # else `a` could not leave
+    await pool.use("b")  # otherwise `a` could not be unloaded
     await pool.close()
 
 
@@ -309,7 +309,7 @@ async def test_operators_unload_and_idle_models_leave() -> None:
     held()
     async with asyncio.timeout(60):
         await leaving
-        await pool.unload("a")  # nothing is there to be unloaded
+        await pool.unload("a")  # no model can be unloaded
     assert pool.state("a") is ModelState.UNLOADED
     assert pool.loads_on_demand
     held = await pool.acquire("a")
@@ -357,7 +357,7 @@ async def test_a_list_that_changes() -> None:
         await asyncio.wait(changes.loads)
     moves = sorted(move.partition(" beside")[0] for move in pool.loader.moves)
     assert moves == ["close a", "close b", "load b", "load c", "reclaim", "reclaim"]
-    assert pool.apply([changed]).is_any  # `c` goes
+    assert pool.apply([changed]).is_any  # `c` is unloaded
     await pool.use("b")
     await pool.close()
 
@@ -365,7 +365,7 @@ async def test_a_list_that_changes() -> None:
 async def test_a_model_that_is_removed_as_its_load_begins_holds_up_no_other() -> None:
     pool = Pool(plan("a"), plan("b"), max_loaded_models=1)
     request = asyncio.ensure_future(pool.acquire("a"))
-    await asyncio.sleep(0)  # the load is chosen, and has not begun
+    await asyncio.sleep(0)  # the load was chosen and has not begun
     pool.apply([plan("b")])
     with pytest.raises(BackendUnavailable, match="no longer served"):
         await request
@@ -388,7 +388,7 @@ async def test_a_model_that_cannot_be_loaded_as_it_was_changed_is_loaded_as_it_w
     assert pool.apply([plan("a")]).is_any
     await pool.use("a")
     pool.apply([])
-    [load] = pool.apply([plan("a", "broken")]).loads  # another one of that name
+    [load] = pool.apply([plan("a", "broken")]).loads  # another model with that name
     with pytest.raises(BackendUnavailable, match="it is broken"):
         await load
     assert pool.state("a") is ModelState.FAILED
@@ -399,7 +399,7 @@ async def test_a_model_that_cannot_be_loaded_as_it_was_changed_is_loaded_as_it_w
 async def test_a_list_that_changes_while_a_broken_one_is_applied_keeps_the_model(
     num_moves: int,
 ) -> None:
-    """While a request holds the model, while the broken one is loaded, and while the former is
+    """While a request uses the model, while the broken one is loaded, and while the former model is
     loaded again."""
     pool = Pool(plan("a"))
     held = await pool.acquire("a")

@@ -66,7 +66,7 @@ def several_models() -> tuple[ServedModels, GenerationCollector]:
 
 
 def test_metrics_of_several_models():
-    """Each family comes once, as the format wants it, with a sample for each model."""
+    """The format requires each family once, with a sample for each model."""
     models, collector = several_models()
     first = next(iter(models)).metrics
     first.request_finished(FinishedRequest(1.0, ["stop"], 3, 4, 1, 16))

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/parts/embeddings/pair_form.py`, and of the scores of pairs in a form."""
+"""Tests of `fastovms/parts/embeddings/pair_form.py` and of the scores of pairs with a template."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CARD = (
     "<Instruct>: {}\n<Query>: {}\n<Document>: {}",
     "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n",
 )
-"""The prompt on the card of Qwen3-Reranker: before a pair, the pair, and after it."""
+"""The prompt in the model card of Qwen3-Reranker: before a pair, the pair, and after it."""
 
 WEB = "Given a web search query, retrieve relevant passages that answer the query"
 TEMPLATE = """{% for m in messages %}{{ m["role"] }}={{ m.content }};{% endfor %}
@@ -94,13 +94,13 @@ async def test_prompt_is_kept_whole_where_a_text_is_cut():
     await scores_of(served, ["q"], ["a" * 30], truncates=True)
     await scores_of(served, ["q"], ["a" * 12], chunks=True)
     await scores_of(served, ["q" * 30], ["a" * 30], truncates=True)
-    await scores_of(served, ["<q | "], ["d>"])  # the client has written the form
+    await scores_of(served, ["<q | "], ["d>"])  # the client has formatted the pair itself
     prompts = [
         bytes(text.token_ids[text.token_ids < 256].astype(np.uint8))
         for encoded, _ in served.backend.encoded
         for text in encoded
     ]
-    # A space before a document is part of its first token, and so of its first part.
+    # A space before a document is part of its first token, and therefore of its first chunk.
     assert prompts == [
         b"<q | aaaaaaaaaa>",
         *(b"<q | aaaaaaaaaa>", b"<q |aa>"),
@@ -112,7 +112,7 @@ async def test_prompt_is_kept_whole_where_a_text_is_cut():
 
 @pytest.fixture(scope="module")
 def reranker(tmp_path_factory) -> Path:
-    """A random decoder in the shape of Qwen3, whose answers are two tokens."""
+    """Returns a random decoder of Qwen3's architecture whose answers are two tokens."""
     directory = tmp_path_factory.mktemp("reranker")
     write_model(SHAPES["tiny-qwen3"], directory)
     (directory / "1_LogitScore").mkdir()
@@ -124,7 +124,7 @@ def reranker(tmp_path_factory) -> Path:
 
 
 def card_score(directory: Path, instruct: str, query: str, document: str) -> float:
-    """Computes a score as the card's program does."""
+    """Computes a score with the program of the model card."""
     tokenizer = openvino_genai.Tokenizer(directory)
     ids: list[int] = []
     for text in (CARD[0], CARD[1].format(instruct, query, document), CARD[2]):

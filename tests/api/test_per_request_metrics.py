@@ -1,4 +1,4 @@
-"""What answers tell of the time that they took, with `--enable-per-request-metrics`."""
+"""Tests of the timing fields in answers with `--enable-per-request-metrics`."""
 
 from __future__ import annotations
 

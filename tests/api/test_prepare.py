@@ -12,7 +12,7 @@ from tests.api.test_served import TAG, V1, V3, chat, error, given, image, make, 
 from tests.fakes import model_info
 from tests.media.pictures import BLUE, RED
 
-# What every endpoint checks first, and what an answer needs to know of its tokens.
+# The checks of every endpoint first, and the token data that an answer needs.
 
 
 COMPLETIONS = ("/v1/completions", {"prompt": "ab"})
@@ -91,7 +91,7 @@ async def test_tokens_are_not_cut_from_a_prompt_with_images(make):
     assert (request.prompt, len(request.prompt_token_ids)) == (None, 5)
 
 
-# What the backend gets for a prompt, and what a request is told that asks for too much.
+# The backend's arguments for a prompt, and the errors of requests that exceed limits.
 
 
 CHATS = ("/v1/chat/completions", {"messages": MESSAGES})
@@ -99,7 +99,7 @@ RESPONSES = ("/v1/responses", {"input": "ab"})
 
 
 async def refusal(make_api, endpoint: tuple[str, dict[str, Any]], fields) -> tuple[str, str]:
-    """The field that a request is refused for, and the message."""
+    """Returns the field that an error names, and its message."""
     path, body = endpoint
     api = make_api(
         "z",

@@ -10,11 +10,11 @@ from fastovms.api.prompt import PromptEncoder, Truncation, encode_prompts
 from fastovms.errors import InvalidField
 from tests.fakes import ByteTokenizer, model_info
 
-# Faults name a field as the client has sent it.
+# Errors name a field as the client has sent it.
 
 
 class CountingTokenizer(ByteTokenizer):
-    """One token for `chars_per_token` characters; remembers how much it was given."""
+    """One token for `chars_per_token` characters; records the size of its inputs."""
 
     def __init__(self, chars_per_token: int) -> None:
         self._chars_per_token = chars_per_token
@@ -26,7 +26,7 @@ class CountingTokenizer(ByteTokenizer):
 
 
 async def encode(prompts: list, tokenizer: CountingTokenizer) -> list[int]:
-    """Numbers of tokens, for a context of 100."""
+    """Encodes numbers of tokens for a context of 100."""
     model = model_info(max_model_len=100)
     encoded = encode_prompts(prompts, PromptEncoder(tokenizer, model, True))
     return [len(prompt.token_ids) for prompt in encoded]
@@ -120,7 +120,7 @@ async def test_of_a_long_text_only_what_is_kept_is_encoded(keeps_end):
 
 
 class WatchedTokenizer(ByteTokenizer):
-    """Remembers in which threads it was used."""
+    """Records the threads in which it is used."""
 
     def __init__(self) -> None:
         super().__init__()

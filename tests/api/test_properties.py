@@ -1,5 +1,5 @@
-"""What holds for every request: valid ones are answered, invalid ones name the field at fault, and
-nothing is the server's fault."""
+"""Property-based tests of all requests: valid ones are answered, invalid ones get an error that
+names the field, and none causes a server error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BEYOND_RANGE = frozenset(
     ("n", "best_of", "min_tokens", "max_tokens", "truncate_prompt_tokens", "num_beam_groups",
      "diversity_penalty", "stream_interval")
 )  # fmt: skip
-"""Fields with limits beside their range: the context's, each other's, the server's."""
+"""Fields with limits besides their range: the context's, each other's, the server's."""
 
 numbers = st.one_of(
     st.integers(-5, 130), st.integers(), st.floats(-3, 3), st.floats(allow_nan=False)
@@ -43,7 +43,8 @@ def message_of(data: bytes, dialect: Dialect) -> str:
 
 
 async def answer(api, path: str, body: dict) -> tuple[int, str]:
-    """Status, and the error's message; the status of a stream is 200 when it ends as it should."""
+    """Returns the status and the error's message; the status of a stream is 200 if it ends
+    correctly."""
     stream = FakeStream()
     data = json.dumps(body).encode()
     response = await api.call("POST", path, data, stream)
@@ -85,7 +86,7 @@ async def test_a_number_is_taken_if_and_only_if_it_is_in_its_range(make_api, pat
     streamed=st.booleans(),
 )
 async def test_one_wrong_field_is_never_overlooked(make_api, path, wrong, fields, streamed):
-    """Whatever else is in the request: the message names it, or another that contradicts one."""
+    """With any other fields: the message names it, or another field that contradicts one."""
     name, value = wrong
     fields = {**fields, "stream": streamed, name: value}
     if name == "stream_options" and streamed and value == {"include_usage": True}:

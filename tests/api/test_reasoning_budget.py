@@ -1,4 +1,4 @@
-"""Tests of the limit on reasoning, for all APIs: fields, efforts and flags, to `SamplingParams`."""
+"""Tests of the limit on reasoning in all APIs: fields, efforts and flags."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ async def test_thinking_budget_of_a_model_without_reasoning_warns(make):
 
 @pytest.mark.parametrize(("fields", "status"), [({"thinking_token_budget": 5}, 400), ({}, 200)])
 async def test_a_backend_that_cannot_limit_reasoning(make, fields, status):
-    """It refuses a request that asks for a limit, and warns where the operator has set one."""
+    """It refuses a request with a limit, and warns if the operator has set one."""
     api = make(model(reasoning_budget=9))
 
     def check(params):

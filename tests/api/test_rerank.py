@@ -116,7 +116,7 @@ async def test_titles_of_documents_are_named_in_a_warning(make_encoder_api):
 
 @pytest.mark.parametrize("truncates", [False, True])
 async def test_joined_characters_have_a_limit(truncates, monkeypatch):
-    """Which would be a string of gigabytes."""
+    """The joined string would have gigabytes."""
     monkeypatch.setattr(rerank, "_MAX_JOINED_CHARS", 1000)
     served = served_encoder(Task.RERANK, joins_pairs=True)
     call = call_of(served)
@@ -237,7 +237,7 @@ async def test_scores_without_activation_are_logits(make_encoder_api):
 
 
 async def test_long_document_is_scored_in_chunks_by_ovms(make_encoder_api):
-    """As OVMS does; the best part counts."""
+    """The best chunk's score counts, as in OVMS."""
     served = served_encoder(Task.RERANK, max_model_len=10)
     api = make_encoder_api(served)
     body = {"model": "fake", "query": "q", "documents": ["a" * 14, "b"]}
@@ -294,7 +294,7 @@ async def test_model_that_joins_pairs_refuses_max_tokens_per_doc(make_encoder_ap
 async def test_cohere_error_has_a_message_and_retry_after(
     make_encoder_api, fields, error, status, words
 ):
-    """They show the member `message` of a 4xx, and retry after what a 429 tells."""
+    """Cohere's clients show the member `message` of a 4xx and obey Retry-After of a 429."""
     served = served_encoder(Task.RERANK)
     served.backend.error = error
     api = make_encoder_api(served)

@@ -1,4 +1,4 @@
-"""The table of endpoints."""
+"""Tests of the table of endpoints."""
 
 from __future__ import annotations
 

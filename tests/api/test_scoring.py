@@ -14,11 +14,11 @@ from fastovms.text.scanning import CallArguments, CallBegin, CallEnd, Content, R
 from tests.api.test_logprobs import BODY, V1, V3, joined, whole
 from tests.fakes import FakeStream, model_info, token_logprobs
 
-# The tokens of a text are found among those of its whole answer.
+# The tokens of a text are found among those of the whole answer.
 
 
 def aligned(texts: list[str], tags: tuple[str, ...] = ()) -> TokenAligner:
-    """One that has been pushed tokens with these texts."""
+    """Returns an aligner after tokens with these texts."""
     offsets = accumulate(map(len, texts[:-1]), initial=0)
     aligner = TokenAligner(tags)
     aligner.push("".join(texts), [TextToken(i, offset, None) for i, offset in enumerate(offsets)])
@@ -31,7 +31,7 @@ def aligned(texts: list[str], tags: tuple[str, ...] = ()) -> TokenAligner:
     st.data(),
 )
 def test_tokens_of_a_text_are_found_between_markup(pieces, data):
-    """Whatever markup is between, and however all of it was cut into tokens."""
+    """For any markup between them, and for any split into tokens."""
     spans = []
     whole = ""
     for place, (is_text, text) in enumerate(pieces):
@@ -58,7 +58,7 @@ def test_tokens_of_a_text_are_found_between_markup(pieces, data):
         (["</think>", "\n", "in", " the"], "in the", [2, 3]),
         (["</think>", "\n", "in", " the"], "in", [2]),
         (["<think>", "</think>", "t", "h"], "th", [2, 3]),
-        (["</think>", "x"], "</think>", [0]),  # a text may say it, too
+        (["</think>", "x"], "</think>", [0]),  # a text may contain the same characters
         (["</think>", "x"], "k", []),
         (["<think>", "</think>"], "k", []),
         (["<b>in", "in"], "in", [0]),
@@ -72,7 +72,7 @@ def test_no_piece_is_found_within_a_tag(tokens, piece, expected):
 @pytest.mark.parametrize(
     ("tokens", "piece", "expected"),
     [
-        # The first bytes of a character, and special tokens that are skipped.
+        # Incomplete characters, and special tokens that are skipped.
         (["<b>", "", "é", "x"], "éx", [1, 2, 3]),
         (["a", "", "b", ""], "ab", [0, 1, 2]),
         (["<b>", "", "", "a"], "a", [1, 2, 3]),
@@ -117,7 +117,7 @@ def test_content_has_the_tokens_outside_reasoning_and_calls(has_markup, pieces, 
 
 @pytest.mark.parametrize("num_pushed", [1, 4, 30])
 def test_content_like_a_call_before_it_has_its_own_tokens(num_pushed: int) -> None:
-    """Also where content says the same as a call before it."""
+    """Also if the content has the same characters as a call before it."""
     text = '<c>{"add": 1}</c> add <c>{"x": "it"}</c> it'
     parts = [text[i : i + num_pushed] for i in range(0, len(text), num_pushed)]
     ends = [text.index("}") + 1, text.rindex("}") + 1]
@@ -136,7 +136,7 @@ def test_content_like_a_call_before_it_has_its_own_tokens(num_pushed: int) -> No
     assert found[7] == [it, it + 1, it + 2]
 
 
-# Prompts are scored without a text.
+# Prompts are scored without generating a text.
 
 
 async def test_failure_while_scoring_is_a_500(make_api):
@@ -154,7 +154,7 @@ async def test_failure_while_scoring_is_a_500(make_api):
 @pytest.mark.parametrize("max_tokens", [0, 3])
 @pytest.mark.parametrize("fields", [{}, {"n": 2}, {"prompt": ["ab", "cd"]}])
 async def test_scored_prompt_is_not_counted_as_cached(make_api, fields, max_tokens):
-    """The generation that follows the scoring finds the prompt in the cache."""
+    """The generation after the scoring finds the prompt in the cache."""
     api = make_api("z")
     api.backend.num_cached_tokens = 1
     body = {**BODY, "echo": True, "logprobs": 1, "max_tokens": max_tokens, **fields}

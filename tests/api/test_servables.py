@@ -41,7 +41,7 @@ async def test_status_of_the_configuration(api, method, path):
 
 
 class Holder:
-    """Of models that are loaded on demand, or not."""
+    """Stands for the pool of models that are loaded on demand, or not."""
 
     def __init__(self, loads_on_demand: bool) -> None:
         self.loads_on_demand = loads_on_demand

@@ -34,7 +34,7 @@ from tests.api.test_models import several_models
 from tests.fakes import ByteTokenizer, FakeStream, model_info
 from tests.media.pictures import BLUE, RED, png
 
-# Images in chats, over fakes: what is refused, and what the backend is given.
+# Images in chats with fakes: refusals, and the backend's inputs.
 
 
 V1 = "/v1/chat/completions"
@@ -80,7 +80,7 @@ def error(body: dict[str, Any]) -> str:
 
 
 def given(api) -> tuple[str, list[list[int]]]:
-    """The text and the colours of the images that the backend got."""
+    """Returns the text and the colours of the images that the backend was given."""
     prompt = api.backend.submitted[-1].prompt
     return prompt.text, [picture[0, 0].tolist() for picture in prompt.images]
 
@@ -320,7 +320,7 @@ def test_image_tokens_are_found_in_the_configuration_of_a_model():
     assert images.fetch.keywords["bound"] == PixelBound(500)
 
 
-# How a model chats, from its directory and what the operator says.
+# A model's chat settings, from its directory and the operator's flags.
 
 
 def test_formats_are_detected_from_the_template():
@@ -385,7 +385,7 @@ def test_known_encoder_has_task_and_capability():
         served.tokenizing.close()
 
 
-# Which models are in memory, and which go: by rules, and under random operations.
+# The models in memory and the rules of eviction, also under random operations.
 
 
 LOAD, UNLOAD = MoveKind.LOAD, MoveKind.UNLOAD
@@ -399,7 +399,7 @@ def residency(*names: str, size: int = 10, **config: float) -> Residency:
 
 
 def load(models: Residency, name: str, now: float) -> None:
-    """Loads a model for a request that then has it."""
+    """Loads a model for a request, which then uses it."""
     models.wait(name, now)
     assert models.next_move(now) == Move(LOAD, name)
     assert models.next_move(now) is None  # one at a time
@@ -429,12 +429,12 @@ def test_waiting_request_gets_its_turn_before_later_uses_of_a_busy_model() -> No
     load(models, "a", 0)
     models.wait("b", 1)
     assert models.next_move(1) is None
-    assert models.acquire("a", 2)  # others go on meanwhile
+    assert models.acquire("a", 2)  # others continue meanwhile
     at = models.wake_at(2)
     assert at is not None
     assert at > 2
     assert models.next_move(at) is None
-    assert not models.acquire("a", at)  # now it is the other's turn
+    assert not models.acquire("a", at)  # now it is the other model's turn
     models.release("a", at)
     assert models.next_move(at) is None
     models.release("a", at)
@@ -489,7 +489,7 @@ def test_removed_model_leaves_after_its_requests() -> None:
     assert "b" not in models
     assert not models.acquire("a", 1)
     assert models.next_move(1) is None
-    models.add("a", 5)  # it is back before it has gone
+    models.add("a", 5)  # it is used again before it is unloaded
     models.release("a", 2)
     assert models.next_move(2) == Move(UNLOAD, "a")
     models.unloaded()
@@ -629,7 +629,7 @@ def test_idle_time_of_a_model_replaces_that_of_all() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_random_operations_keep_limits_and_serve_all_waiters(seed: int) -> None:
-    """Whatever happens, no model in use leaves, limits hold, and whoever waits has a turn."""
+    """No model in use is unloaded, limits hold, and every waiting request gets its model."""
     rng = random.Random(seed)
     config = {"max_loaded_models": rng.choice([1, 2]), "idle_unload": rng.choice([0, 30])}
     models = residency(**config)
@@ -684,7 +684,7 @@ def test_random_operations_keep_limits_and_serve_all_waiters(seed: int) -> None:
         models.check()
         assert {model.name: model.num_uses for model in models} == uses
 
-    for _ in range(1000):  # nobody comes any more
+    for _ in range(1000):  # no more requests are sent
         now = max(now + 0.01, models.wake_at(now) or 0)
         if move is not None:
             finish()
@@ -723,7 +723,7 @@ def test_model_is_found_by_its_name_alias_or_tag():
     with pytest.raises(ModelNotFound, match=r"does not exist\. This server has `one`, `two`\.$"):
         models.find("three", OPENAI)
     models.takes_any_name = True
-    with pytest.raises(ModelNotFound):  # which of the two is meant?
+    with pytest.raises(ModelNotFound):  # the name is ambiguous
         models.find("three", OPENAI)
     names = [*"abcdefghij", "x" * 999]
     assert len(str(model_not_found("x" * 999, OPENAI, names))) < 500

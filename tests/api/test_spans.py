@@ -1,4 +1,4 @@
-"""What a trace is told of every endpoint that generates."""
+"""Tests of the spans of every endpoint that generates."""
 
 from __future__ import annotations
 

@@ -41,12 +41,12 @@ TWO = "The first sentence has some words. The second one has more of them."
 
 
 class FakeSpeaker:
-    """Speaks a second for each sentence.
+    """Speaks for one second per sentence.
 
     Attributes:
         spoken: the sentences so far.
         failing: the index of the sentence at which `error` is raised.
-        left: set when a client has left.
+        left: set when a client has disconnected.
     """
 
     failure = None
@@ -135,7 +135,7 @@ async def start() -> AsyncIterator:
 
 
 def seconds_of(data: bytes) -> float:
-    """Returns the length of an audio file by decoding it."""
+    """Decodes an audio file and returns its duration in seconds."""
     with av.open(io.BytesIO(data)) as file:
         frames = list(file.decode(audio=0))
         return sum(frame.samples for frame in frames) / frames[0].sample_rate

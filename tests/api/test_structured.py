@@ -15,7 +15,7 @@ from fastovms.params import Grammar, GrammarKind
 from tests.api.completion_requests import BODY, V1, V3
 from tests.vocabularies import vocabulary
 
-# Structural tags as clients send them, in both forms.
+# Structural tags of clients in both formats.
 
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -70,7 +70,7 @@ def test_malformed_structural_tag_is_named(given, place, message):
     assert error.value.message.startswith(message)
 
 
-# The forms of a constraint on the text, and what the backend gets for each.
+# The formats of a constraint on the text, and the backend's grammar for each.
 
 
 OPEN = {**SCHEMA, "additionalProperties": True}
@@ -136,11 +136,11 @@ def outputs(*, more: bool | None = None, **members: Any) -> dict[str, Any]:
         (form("json_object", schema=SCHEMA), OF_JSON, SCHEMA),
         (form("json_schema", schema=SCHEMA), OF_JSON, SCHEMA),
         (form("json_object", schema=None), OF_OBJECT, ""),
-        # Two that say the same.
+        # Two fields with the same meaning.
         ({**outputs(grammar="start: A"), "guided_grammar": "start: A"}, OF_GRAMMAR, "start: A"),
         ({"guided_json": TEXT, "json_schema": SCHEMA}, OF_JSON, SCHEMA),
         ({**form("json_object"), "guided_json_object": True}, OF_OBJECT, ""),
-        # What is said of properties that objects do not declare.
+        # Properties that a schema does not declare.
         (json_form(strict=True, schema=OPEN), OF_JSON, SCHEMA),
         (json_form(strict=False, schema=OPEN), OF_JSON, OPEN),
         (outputs(json=SCHEMA, more=True), OF_JSON, OPEN),

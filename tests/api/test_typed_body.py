@@ -9,7 +9,7 @@ import pytest
 from tests.api.chat_models import MESSAGES, chat_model
 from tests.fakes import FakeStream, make_request
 
-# Every request for a model notes it, for logs and metrics, also where a field is at fault.
+# Every request for a model records its name for logs and metrics, also if a field is wrong.
 
 
 BODIES = {
@@ -31,7 +31,7 @@ AT_FAULT = {
 @pytest.fixture
 def noted(make_api, make_state):
     async def note(path: str, body: dict) -> tuple[int, dict[str, object]]:
-        """The status of an answer and what its request noted."""
+        """Returns the status of an answer and the recorded name."""
         api = make_api(chat=chat_model(), state=make_state())
         request = make_request(path, body, stream=FakeStream())
         answer = api.router.match("POST", path).handler(request)

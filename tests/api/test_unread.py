@@ -1,4 +1,4 @@
-"""Tests of `fastovms/api/unread.py`: what the server does not know is named."""
+"""Tests of `fastovms/api/unread.py`: fields unknown to the server are named in a warning."""
 
 from __future__ import annotations
 

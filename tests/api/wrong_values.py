@@ -1,4 +1,4 @@
-"""Wrong values of every field of a completion, and what their refusals say."""
+"""Wrong values of every field of a completion, with the error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch without a server: every line is answered once, also after SIGKILL."""
+"""Tests of a batch without a server: every line is answered once, also after SIGKILL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the server prints at its start."""
+"""Tests of the text that the server prints at its start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models are checked before any of them is loaded."""
+"""Tests that all models are checked before any of them is loaded."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_defaults_of_the_files_may_be_left_out(tmp_path: Path) -> None:
 
 
 class FakeCore:
-    """A machine with a GPU."""
+    """Stands for a machine with a GPU."""
 
     available_devices = ("CPU", "GPU")
 
@@ -157,7 +157,7 @@ def test_the_cpu_takes_over_for_an_encoder(
 
 
 def fake_backend(monkeypatch: pytest.MonkeyPatch, fault: Exception | None = None) -> list[Path]:
-    """Returns the paths that will have been compiled."""
+    """Returns the list to which the paths of compiled models are added."""
     compiled: list[Path] = []
 
     def compile_backend(path: Path, *_: object, **__: object) -> Any:
@@ -202,11 +202,11 @@ def test_a_fault_ahead_is_reported_by_the_load(monkeypatch: pytest.MonkeyPatch) 
     ("free", "swap", "device", "expected"),
     [
         (10.0, 0.0, "CPU", ""),
-        (1.05, 0.0, "CPU", "warning"),  # it fits, and leaves too little for the rest
+        (1.05, 0.0, "CPU", "warning"),  # it fits, but leaves too little memory for the others
         (0.9, 0.2, "CPU", "warning"),  # it would be swapped
         (0.9, 0.0, "CPU", "refused"),
         (0.9, 0.0, "AUTO", "refused"),
-        (0.9, 0.0, "GPU", ""),  # which has memory of its own
+        (0.9, 0.0, "GPU", ""),  # the GPU has its own memory
     ],
 )
 def test_a_model_larger_than_the_memory_is_refused_before_it_is_loaded(

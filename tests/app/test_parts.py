@@ -46,7 +46,7 @@ SWITCHED = {
     "drafts.draft_model": ("--draft-model", str(DEMO_MODEL)),
     "prefix_cache": ("--prefix-cache-disk-size", "64M"),
 }
-"""The parts that are imported if a switch is on, by what switches them on."""
+"""The parts that a switch imports, by switch."""
 
 UNUSED = (
     *SWITCHED,
@@ -68,12 +68,12 @@ UNUSED = (
     "tuning.quality",
     "tuning.ways",
 )
-"""What a server with one text model does not import before it is asked for."""
+"""Modules that a server with one text model does not import before a request needs them."""
 
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory) -> Iterator[Path]:
-    """A directory for servers that list their modules."""
+    """A directory for servers that list their imported modules."""
     directory = tmp_path_factory.mktemp("extension")
     install(directory, _MODULES, endpoints="modules = my_package:endpoints")
     with pytest.MonkeyPatch.context() as patch:
@@ -88,7 +88,7 @@ def start(directory: Path, *flags: str) -> Server:
 
 @pytest.fixture(scope="module")
 def modules_of_all(directory: Path) -> set[str]:
-    """The modules of a server that has everything of `SWITCHED`."""
+    """The modules of a server with all of `SWITCHED`."""
     server = start(directory, *(word for words in SWITCHED.values() for word in words))
     try:
         return modules(server)
@@ -98,7 +98,7 @@ def modules_of_all(directory: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def server(directory: Path, modules_of_all: set[str]) -> Iterator[Server]:
-    """A server with one text model, at its second start."""
+    """A server with one text model at its second start."""
     server = start(directory, "--prefix-cache-disk-size", "0")
     yield server
     stop_server(server)
@@ -135,7 +135,7 @@ def status_of(server: Server, route: str, *, is_form: bool) -> int:
 
 
 def test_unused_parts_are_not_imported(server: Server, modules_of_all: set[str]) -> None:
-    """The first test of the server, as others use its parts."""
+    """This is the server's first test, because other tests use its parts."""
     unused = tuple(f"fastovms.parts.{name}" for name in UNUSED)
     imported = modules(server)
     assert [name for name in imported if name.startswith(unused)] == []
@@ -207,7 +207,7 @@ async def test_a_part_that_cannot_be_imported_is_tried_again(make_api, monkeypat
 
 
 async def begun(parts: Parts, api: Any) -> list[str]:
-    """Returns the parts that begin without a request."""
+    """Returns the parts that start without a request."""
     parts.add_routes(api.router, api.context)
     parts.begin_work()
     assert parts._beginning is not None

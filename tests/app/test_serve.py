@@ -28,7 +28,7 @@ from tests.api.conftest import make_api
 
 __all__ = ["make_api"]  # a fixture
 
-# Files and batches of a server belong to who has its directory.
+# Files and batches of a server belong to the process that has locked its directory.
 
 
 def service(path: Path | None) -> BatchService:
@@ -77,7 +77,7 @@ async def test_files_are_opened_once_their_directory_is_available(
     await third.close()
 
 
-# Where the access log goes.
+# The destination of the access log.
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,8 @@ from fastovms.parts.several_models.model_pool import ModelChanges, ModelPlan
 from fastovms.server_config import DEMO_MODEL, ModelConfig, ModelSource, ResidencyConfig
 from tests.encoder_models import encoder_dir
 
-# What is known of models before they are loaded, and what of a list can be served.
+# Properties of models that are known before they are loaded, and models of a list that can be
+# served.
 
 
 DEMO = ModelConfig(DEMO_MODEL, ("a", "b"), EngineConfig(cache_size=0.5))
@@ -81,7 +82,7 @@ def test_a_model_at_fault_leaves_the_rest() -> None:
     ]
     found = find_each(sources, find, [DEMO], ResidencyConfig())
     assert [config.name for config in found.configs] == ["good", "a"]
-    assert found.configs[1] is DEMO  # which is served, and goes on to be
+    assert found.configs[1] is DEMO  # which is served, and remains so
     assert [fault.partition(":")[0] for fault in found.faults] == ["a", "new"]
     with pytest.raises(ConfigurationError, match="several models have the name good"):
         find_each([sources[0]] * 2, find, [], ResidencyConfig())
@@ -104,7 +105,7 @@ def test_a_model_that_is_too_large_leaves_the_rest() -> None:
     assert [plan.known.name for plan in plan_models(found.configs, residency)] == ["a"]
 
 
-# A real server of more models than it has room for, whose list changes.
+# A real server with more models than fit into memory, whose list changes.
 
 
 FLAGS = ("--port", "0", "--cache-size", "0.05", "--no-tune", "--state-dir", ":memory:")
@@ -116,7 +117,7 @@ def write_list(path: Path, **models: Path) -> None:
 
 
 class Server:
-    """A process, and its list of models."""
+    """A server process and its list of models."""
 
     def __init__(self, url: str, models: Path, pid: int) -> None:
         self.url = url
@@ -140,7 +141,7 @@ class Server:
         return self.ask("POST", "/v1/completions", body)[0]
 
     def held(self) -> tuple[int, int, int]:
-        """Returns how many threads, descriptors and child processes it has."""
+        """Returns the numbers of threads, descriptors and child processes of a server."""
         process = Path(f"/proc/{self.pid}")
         children = (process / "task" / str(self.pid) / "children").read_text().split()
         return len(os.listdir(process / "task")), len(os.listdir(process / "fd")), len(children)
@@ -230,7 +231,7 @@ async def test_a_list_that_changes_while_models_are_loaded_is_read_again(later: 
 
 
 async def test_a_list_that_changes_while_models_load_is_read_afterwards(tmp_path: Path) -> None:
-    """Told by a signal, or found in the file."""
+    """The change is signalled, or found in the file."""
     path = tmp_path / "config.json"
     for interval in (0.0, 0.01):
         path.write_text("{}")
@@ -259,7 +260,7 @@ async def test_a_list_that_changes_while_models_load_is_read_afterwards(tmp_path
 
 def test_models_come_and_go(server: Server) -> None:
     assert server.loaded() == []
-    # The next request loads a model, so that it is ready.
+    # The next request loads a model, so the server is ready.
     assert server.states() == {"a": "AVAILABLE", "b": "AVAILABLE"}
     assert server.ask("GET", "/v2/models/a/ready")[0] == 200
     with ThreadPoolExecutor(6) as clients:
@@ -284,7 +285,9 @@ def test_a_stream_that_waits_for_its_model_gets_comments_and_then_its_tokens(
     ) as response:
         lines = [line.decode().rstrip() for line in response if line != b"\n"]
     assert lines[0].startswith(":")
-    data = [line for line in lines if not line.startswith(":")]  # they come before slow tokens, too
+    data = [
+        line for line in lines if not line.startswith(":")
+    ]  # they are also sent before slow tokens
     assert len(data) >= 2
     assert data[-1] == "data: [DONE]"
 
@@ -309,7 +312,7 @@ def test_unloading_frees_threads_descriptors_and_processes(
     write_list(models, a=DEMO_MODEL)
     with running(models, "--max-loaded-models", "1", *flags) as server:
         held = []
-        for _ in range(4):  # the first load leaves what is made once, and pools of threads fill
+        for _ in range(4):  # the first load creates caches and thread pools
             assert server.complete("a") == 200
             assert server.ask("POST", "/v1/models/a/unload")[0] == 200
             held.append(server.held())

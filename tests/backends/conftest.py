@@ -11,7 +11,7 @@ from fastovms.parts.media.image_decoder import ImageDecoder
 
 
 class Processes:
-    """Starts processes and remembers them."""
+    """Starts processes and records them."""
 
     def __init__(self) -> None:
         self.started: list[ChildProcess] = []

@@ -1,4 +1,4 @@
-"""What tests of backends share: who listens to a request, and when all of them are over."""
+"""Shared helpers of backend tests: a listener of a request, and waiting until a backend is idle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastovms.params import GenerationOutput, ModelInfo
 from tests.engine.fake_model import VOCAB_SIZE
 
 FAKE = ModelInfo("fake", 0, 4096, VOCAB_SIZE, frozenset())
-"""Of a fake model."""
+"""The information of a fake model."""
 
 
 class Listener:
@@ -34,14 +34,14 @@ class Listener:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Waits for what other threads make true; a time-out fails the test."""
+    """Waits for a condition that other threads fulfil. A time-out fails the test."""
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
 async def idle(backend: GenerationBackend) -> None:
-    """Returns once nothing runs and every block is free."""
+    """Returns when nothing runs and every block is free."""
     await until(lambda: not (backend.stats().num_running or backend.stats().num_waiting))
     stats = backend.stats()
     assert stats.num_free_blocks == stats.num_blocks

@@ -1,4 +1,4 @@
-"""Which backend runs a model, and why none does."""
+"""Tests of the choice of a backend for a model, and of the reasons for a refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What every backend must do, seen from the event loop: over fakes that say the same."""
+"""Tests of the behaviour that all backends share, seen from the event loop, with fakes that
+generate the same texts."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from tests.engine.fake_model import FakeModel, continue_greedily
 CONFIG = EngineConfig(cache_size=0.002, max_num_queued_requests=4, max_num_seqs=3)
 
 BeforeStep = Callable[[int], None]
-"""Called with the number of steps made."""
+"""A function that is called with the number of steps so far."""
 
 
 class Make(Protocol):

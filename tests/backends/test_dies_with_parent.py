@@ -22,7 +22,7 @@ child.wait()
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_command_ends_with_its_parent(number: signal.Signals) -> None:
-    reading, writing = os.pipe()  # which the command keeps open for as long as it runs
+    reading, writing = os.pipe()  # the command keeps it open while it runs
     with os.fdopen(reading, "rb") as alive:
         parent = subprocess.Popen(
             [sys.executable, "-c", PARENT], stdout=subprocess.PIPE, stderr=writing

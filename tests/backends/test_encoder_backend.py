@@ -102,15 +102,15 @@ def test_lower_priority_texts_wait_for_all_others() -> None:
     assert not queue.num_texts
 
 
-# Over the real model, and over one that stops where a test wants it.
+# With the real model, and with a model that stops when a test requests it.
 
 
 TIMEOUT = 60
 
 
 class StoppingModel:
-    """Adds up a text's tokens, in two segments, each of which waits to be let pass. Of token 13 it
-    makes NaN."""
+    """Adds up a text's tokens in two segments, each of which waits for the test. Returns NaN for
+    token 13."""
 
     info = EncoderInfo(Task.EMBEDDINGS, 1)
     num_segments = 2
@@ -229,7 +229,7 @@ async def test_texts_that_are_given_up_leave_the_queue():
     await begun(model)
     given_up, others = [send("b") for _ in range(3)], [send("c"), send("c")]
     await asyncio.sleep(0)
-    for _ in range(2):  # the others have arrived by the second text
+    for _ in range(2):  # the others were received before the second text
         await end_segment()
     for job in given_up:
         job.cancel()
@@ -296,7 +296,7 @@ async def test_close_fails_waiting_and_later_encodings(made):
         await backend.encode([text(1)], "a")
 
 
-# What is loaded makes what the pipelines of openvino_genai make of the same texts.
+# A loaded model returns the vectors and scores of openvino_genai's pipelines.
 
 
 EXACT = {"INFERENCE_PRECISION_HINT": "f32"}

@@ -120,7 +120,7 @@ def test_encoder_graph_has_task_width_and_inputs(num_labels, task, width):
 
 
 def test_a_decoder_scores_by_the_logits_of_two_tokens():
-    """They are those that the whole graph has behind the last token of each text."""
+    """They are the whole graph's logits after the last token of each text."""
     core = ov.Core()
     path = DEMO_MODEL / GRAPH
     graph = read_encoder(path, Task.RERANK, None, lambda: {b"no": 11, b"yes": 12})

@@ -72,7 +72,7 @@ TIMEOUT = 60
 
 
 class Worker:
-    """Enters a context in a thread, and stays in it until it is told to leave."""
+    """Enters a context in a thread, and leaves it when the test requests it."""
 
     def __init__(self, context: AbstractContextManager[None]) -> None:
         self.entered = threading.Event()
@@ -171,7 +171,7 @@ def test_slices_are_as_long_as_steps_allow(engines, step, seconds):
         pass
 
 
-# Requests in flight: who is told what, how long each waited, and who is one too many.
+# Requests in flight: their notifications, their waiting times, and the limit of their number.
 
 
 def request(request_id: str, n: int = 1) -> GenerationRequest:
@@ -189,7 +189,7 @@ def step(*outputs: EngineOutput, admitted: tuple[str, ...] = (), received: int =
 
 
 class Flight(RequestsInFlight):
-    """With a clock of the test's, and a note of who was aborted."""
+    """Requests in flight with the test's clock, and the list of aborted ones."""
 
     def __init__(self, max_num_waiting: int = 9) -> None:
         self.now = 100.0
@@ -247,7 +247,7 @@ def test_failing_listener_ends_its_request_alone(caplog: pytest.LogCaptureFixtur
     assert [(each.index, each.error) for each in told] == [(0, None), (1, "gone")]
 
 
-# The loop around an engine: commands, steps, and what is told of them.
+# The loop around an engine: commands, steps and notifications.
 
 
 class Engine:
@@ -275,7 +275,7 @@ class Engine:
 
 
 def run(engine: Engine, *batches: list[Command]) -> tuple[list[StepReport], list[bool]]:
-    """The steps that are told, and whether the loop would have waited for each batch."""
+    """Returns the reported steps, and whether the loop would have waited for each batch."""
     left, waits, told = iter(batches), [], []
 
     def receive(wait: bool) -> Iterable[Command]:
@@ -314,11 +314,11 @@ def test_a_step_follows_the_commands_that_came_together() -> None:
     assert waits == [False, True, True, True], "a working engine is not kept waiting"
 
 
-# Threads with deep stacks.
+# Threads with large stacks.
 
 
 def stack_size() -> int:
-    """The bytes of the calling thread's stack, as the C library has them."""
+    """Returns the size of the calling thread's stack in bytes, according to the C library."""
     libc = ctypes.CDLL(None)
     libc.pthread_self.restype = ctypes.c_ulong
     attributes, size = ctypes.create_string_buffer(256), ctypes.c_size_t()

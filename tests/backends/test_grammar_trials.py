@@ -31,7 +31,7 @@ from fastovms.parts.grammars.trials import (
 from tests.backends.listener import until
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
-# Refusals are remembered, within bounds.
+# Refusals are cached within limits.
 
 
 def test_refusals_are_remembered_within_bounds() -> None:
@@ -45,7 +45,7 @@ def test_refusals_are_remembered_within_bounds() -> None:
     with pytest.raises(UnusableGrammar, match="found now") as error:
         refused.check(Grammar(GrammarKind.REGEX, "299", "p"))
     assert error.value.param == "p"
-    refused.check(Grammar(GrammarKind.REGEX, "0"))  # forgotten
+    refused.check(Grammar(GrammarKind.REGEX, "0"))  # evicted from the cache
 
 
 def test_digests_of_different_grammars_differ() -> None:
@@ -60,7 +60,7 @@ def test_digests_of_different_grammars_differ() -> None:
     assert digest_of(grammars[0]) == digest_of(Grammar(GrammarKind.REGEX, "a", "another field"))
 
 
-# Trials know every id and every special token of the model.
+# Trials know every token id and every special token of the model.
 
 
 SPECIAL = {"</s>": 2, "<call>": 700, "<deep>": 99_999, "[INST]": 5}
@@ -83,11 +83,12 @@ def test_grammars_are_compiled_as_for_the_model(vocab_size: int) -> None:
         compiler.compile(Grammar(GrammarKind.GRAMMAR, f"start: <[{vocab_size}]>"))
 
 
-# A process that tries grammars may refuse one, die of it, or never answer.
+# A process that tries grammars may refuse one, crash, or never answer.
 
 
 class FakeProcess:
-    """Answers what `answer` returns; an exception ends it, and its message is what `wait` says."""
+    """Returns the result of `answer`; an exception ends the process, and its message is the result
+    of `wait`."""
 
     def __init__(self, answer: Callable[[str], Verdict], *, is_ready: bool = True) -> None:
         self.connection, self._theirs = Pipe()
@@ -156,7 +157,7 @@ def test_one_process_answers_one_grammar_after_another() -> None:
 
 
 def ending(exit_description: str) -> Callable[[str], Verdict]:
-    """Ends by what is bad."""
+    """Ends the process for bad grammars."""
 
     def answer(source: str) -> Verdict:
         if source == "bad":
@@ -174,7 +175,7 @@ MUCH, SLOW = "it is too much for the compiler", "it takes too long to compile"
     [
         ("SIGSEGV", Verdict(MUCH, has_died=True)),
         ("SIGABRT", Verdict(MUCH, has_died=True)),
-        ("SIGKILL", Verdict(MUCH, has_died=True, is_certain=False)),  # by a short memory
+        ("SIGKILL", Verdict(MUCH, has_died=True, is_certain=False)),  # by a small cache
         ("SIGPROF", Verdict(SLOW, is_slow=True)),
         ("SIGALRM", Verdict(SLOW, is_slow=True, is_certain=False)),  # by the clock
     ],
@@ -220,7 +221,7 @@ def test_killed_trial_starts_no_other_process(hung: threading.Event) -> None:
     assert len(start.started) == 1
 
 
-# Grammars that take long wait where only others of their kind do.
+# Slow grammars wait only behind other slow ones.
 
 
 def grammar(source: str) -> Grammar:
@@ -228,9 +229,9 @@ def grammar(source: str) -> Grammar:
 
 
 class FakeLane:
-    """Takes at once what is short. What begins with `slow` needs another lane, and waits in the
-    last one until it may go on; `bad` is refused, `panic` raises what is no Exception. It is made
-    ready only when there are no `faults` left."""
+    """Finishes short grammars at once. Grammars that begin with `slow` need another lane and wait
+    in the last one until the test continues; `bad` is refused, and `panic` raises a BaseException.
+    The lane starts when there are no `faults` left."""
 
     def __init__(self) -> None:
         self.num_deaths = 0
@@ -243,7 +244,7 @@ class FakeLane:
 
     @property
     def is_starting(self) -> bool:
-        """True as often as `starts` says; the last time, what waits may go on."""
+        """Returns True as often as `starts` says; the last time, waiting grammars may continue."""
         self.starts -= 1
         if self.starts == 0:
             self.may_go_on.set()
@@ -289,7 +290,7 @@ def two_lanes(**options: float) -> Iterator[tuple[TrialLanes, FakeLane, FakeLane
 async def blocked(
     lanes: TrialLanes, slow: FakeLane, num: int, client: str = "hostile"
 ) -> AsyncIterator[list[asyncio.Task[str]]]:
-    """So many slow grammars of a client's, of which one is in the last lane."""
+    """Returns slow grammars of one client, one of which is in the last lane."""
     tasks = [asyncio.create_task(lanes.run(grammar(f"slow{i}"), client)) for i in range(num)]
     await until(lambda: bool(slow.seen))
     try:
@@ -320,7 +321,7 @@ async def test_slow_ones_of_another_client_come_after_one_at_most() -> None:
         async with blocked(lanes, slow, 5):
             other = asyncio.create_task(lanes.run(grammar("slow!"), "another"))
             await until(lambda: "slow!" in quick.seen)
-            await lanes.run(grammar("a"), "another")  # which comes after it in the first lane
+            await lanes.run(grammar("a"), "another")  # it follows in the first lane
             slow.may_go_on.set()
             assert await other == "SLOW!"
         assert slow.seen.index("slow!") <= 2
@@ -390,7 +391,7 @@ async def test_closing_ends_what_waits() -> None:
             await lanes.run(grammar("a"), "x")
 
 
-# Grammars are tried in another process, which may die of them or be too slow.
+# Grammars are tried in another process, which may crash or be too slow.
 
 
 TOKENIZER_JSON = BYTE_LEVEL_TOKENIZER.read_text()
@@ -414,7 +415,7 @@ def schema(value: object) -> Grammar:
 
 
 def hours(number: int) -> Grammar:
-    """One that would take hours."""
+    """Returns a grammar that would take hours to compile."""
     primes = [99991, 99989, 99971, 99961, 99929, 99923]
     return schema({"anyOf": [{"type": "integer", "multipleOf": p * number} for p in primes]})
 
@@ -422,7 +423,7 @@ def hours(number: int) -> Grammar:
 async def compile_in_the_end(
     guarded: GuardedGrammars, grammar: Grammar, client: str = ""
 ) -> Grammar:
-    """Asks again where the machine is too busy to tell in time, as a client does."""
+    """Retries as a client does while the machine is too busy to answer in time."""
     async with asyncio.timeout(600):
         while True:
             with suppress(Overloaded):
@@ -478,7 +479,7 @@ async def test_grammar_that_compiles_too_long_is_refused(
     assert error.value.param == "response_format"
     assert time.process_time() - started < 1  # of this process
     num_trials = guarded.stats.num_trials
-    for _ in range(2):  # and nobody waits for it again
+    for _ in range(2):  # and no request waits for it again
         with pytest.raises(InvalidField, match="it takes too long to compile"):
             await guarded.compile(grammar, "")
     assert guarded.stats.num_trials == num_trials
@@ -494,7 +495,7 @@ async def test_accepted_grammar_is_compiled_and_cached(guarded: GuardedGrammars)
 
 
 async def test_a_death_by_chance_is_not_remembered(compiler: GrammarCompiler) -> None:
-    """As that of a process which the system kills because memory is short."""
+    """For example when the system kills the process because memory is short."""
     deaths = [Verdict("it died", has_died=True, is_certain=False)]
     grammars = guard_compiler(
         compiler, start=lambda _: FakeProcess(lambda _: deaths.pop() if deaths else Verdict())

@@ -73,7 +73,7 @@ async def test_image_equals_that_of_the_pipeline_alone(backend: ImageBackend) ->
             "a cat", width=64, height=64, num_inference_steps=3, rng_seed=7 + number
         )
         assert np.array_equal(array(made), wanted.data[0])
-    # OpenVINO GenAI leaves out steps that it has no time to report.
+    # OpenVINO GenAI omits steps that it has no time to report.
     numbers = [step.num_done for step in steps]
     assert numbers == sorted(set(numbers))
     assert {3, 6} <= set(numbers) <= set(range(1, 7))
@@ -112,14 +112,14 @@ async def test_an_edited_picture_keeps_what_the_mask_leaves(backend: ImageBacken
     mask[:, :40] = 255
     found = array((await make(backend, params, Edited(picture, mask))).images[0])
     none = array((await make(backend, params, Edited(picture, np.zeros_like(mask)))).images[0])
-    # The decoder looks at the neighbours of a latent pixel, which has 8 x 8 pixels.
+    # The decoder also uses the neighbours of a latent pixel, which has 8 x 8 pixels.
     assert np.array_equal(found[:, 56:], none[:, 56:])
     assert not np.array_equal(found[:, :40], none[:, :40])
 
 
 async def test_incomplete_images_come_between_the_steps(backend: ImageBackend) -> None:
     params = ImageParams("a cat", 256, 256, num_steps=60)
-    for _ in range(9):  # OpenVINO GenAI leaves out steps that it has no time to report
+    for _ in range(9):  # OpenVINO GenAI omits steps that it has no time to report
         steps: list[Step] = []
         found = await make(backend, params, num_partials=2, on_step=steps.append)
         shown = {step.num_done: step.partial for step in steps if step.partial is not None}

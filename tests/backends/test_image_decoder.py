@@ -1,4 +1,4 @@
-"""Images decoded by real processes: pixels, faults and limits."""
+"""Tests of images decoded by real processes: pixels, errors and limits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def decode(decoder: ImageDecoder, data: bytes = PICTURES["png"], admit: Admit = 
 def one_process(
     processes: Processes, timeout: float = 20, kind: type[ImageDecoder] = ImageDecoder
 ) -> Iterator[tuple[ImageDecoder, int]]:
-    """A decoder with one process, and the process's id."""
+    """Returns a decoder with one process, and the process's id."""
     decoder = kind(processes.start, max_processes=1, timeout=timeout)
     try:
         yield decoder, processes.started[-1]._process.pid
@@ -163,7 +163,7 @@ def test_a_process_that_cannot_be_started_is_no_fault_of_the_image(processes: Pr
 
 def test_closing_ends_what_is_decoded_at_once(processes: Processes) -> None:
     decoder = ImageDecoder(processes.start, max_processes=1, timeout=60)
-    os.kill(processes.started[-1]._process.pid, signal.SIGSTOP)  # takes for ever
+    os.kill(processes.started[-1]._process.pid, signal.SIGSTOP)  # takes forever
     failures: list[BaseException] = []
 
     def ask() -> None:

@@ -37,7 +37,7 @@ from tests.backends.listener import FAKE
 from tests.fakes import model_info
 from tests.paths import TINY_VLM
 
-# Equal files are one model, and others are not.
+# Models with equal files are the same model.
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_changed_files_have_another_fingerprint(model: Path, name: str) -> None:
     assert fingerprint_of(model) == before
 
 
-# What a model's weights are, by its graphs.
+# The description of a model's weights, from its graphs.
 
 
 CONSTANT = '<layer type="Const"><data element_type="{}" shape="{}" offset="{}" size="1"/></layer>\n'
@@ -99,7 +99,7 @@ def test_weights_are_counted_once_without_scales_in_all_graphs(tmp_path: Path) -
     assert vision.num_parameters > 250_000
 
 
-# What shortens a model's context, and who is told why.
+# Limits of a model's context, and the warnings about them.
 
 
 CONTEXT_LENGTH_MODEL = model_info(max_model_len=500)
@@ -150,7 +150,7 @@ def test_without_a_good_tokenizer_json_there_are_no_grammars(
     assert "structured outputs are not available" in caplog.text
 
 
-# What no exported graph has is said in the log.
+# Properties that an exported graph lacks are logged.
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_unsupported_config_fields_are_logged(
     assert bool(caplog.text) is bool(expected)
 
 
-# A model is compared with what is made of it once, and refused where they differ.
+# A model is compared with its paged graph once, and refused if they differ.
 
 
 @pytest.fixture
@@ -200,10 +200,10 @@ def comparison(
 
 
 class Difference:
-    """Finds the same one each time.
+    """Returns the same difference each time.
 
     Attributes:
-        count: how often it was asked for.
+        count: the number of comparisons.
     """
 
     def __init__(self, value: float) -> None:
@@ -466,7 +466,7 @@ def test_vision_model_info_is_read_and_its_files_are_required(tmp_path):
         read_model_info(directory)
 
 
-# Which directories are models.
+# Directories that are models.
 
 
 @pytest.mark.parametrize("missing", REQUIRED_FILES)

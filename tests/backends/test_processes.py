@@ -17,7 +17,7 @@ import pytest
 from fastovms.backends import processes
 from fastovms.backends.processes import ChildProcess, receive, send
 
-# Limits that processes set themselves.
+# Limits that processes set for themselves.
 
 
 INFINITY = resource.RLIM_INFINITY
@@ -50,7 +50,7 @@ def test_soft_limit_is_set_within_the_hard_limit(
     assert tuple(map(int, result.stdout.split())) == after
 
 
-# Child processes: what they are told, and how they end.
+# Child processes: their messages and their ends.
 
 
 MODULE = """
@@ -102,7 +102,7 @@ def test_child_that_does_not_end_is_killed(start, monkeypatch: pytest.MonkeyPatc
     send(child.connection, 0)
     receive(child.connection)
     assert child.wait() == "was ended by SIGKILL"
-    child.kill()  # of one that has ended nothing is left to kill
+    child.kill()  # nothing is left of a process that has ended
     child.connection.close()
 
 

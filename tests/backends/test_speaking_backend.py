@@ -69,7 +69,7 @@ async def test_speech_is_that_of_the_pipeline_alone(backend: SpeakingBackend) ->
     pipeline = genai.Text2SpeechPipeline(speecht5_dir(), "CPU")
     embedding = ov.Tensor(np.full((1, 512), 0.5, np.float32))
     low = SpeakText("hello again", "low")
-    # The pipeline writes each speech where the one before it was.
+    # The pipeline writes each speech into the same memory.
     wanted = [
         np.array(pipeline.generate(*given).speeches[0].data).ravel()
         for given in ((HELLO.text,), (low.text, embedding))

@@ -93,7 +93,7 @@ async def ask(
     return found, pieces
 
 
-# Where the next window begins.
+# The start of the next window.
 
 
 LOUD = sound(30.0)
@@ -105,7 +105,7 @@ HALF = np.concatenate([LOUD[: 15 * SAMPLE_RATE], np.zeros(15 * SAMPLE_RATE, np.i
     [
         ([], LOUD, 30.0),
         ([12.0, 25.5], LOUD, 25.5),
-        ([12.0, 15.0], HALF, 30.0),  # nothing more is said
+        ([12.0, 15.0], HALF, 30.0),  # no further speech
         ([12.0, -1.0], LOUD, 30.0),  # the last segment has no end
         ([0.0], LOUD, 30.0),
         ([29.9], LOUD, 30.0),
@@ -119,7 +119,7 @@ def test_the_next_window_begins_after_the_last_whole_segment(
     assert next_window(segments, samples) == seconds * SAMPLE_RATE
 
 
-# What is transcribed.
+# Transcription.
 
 
 async def test_texts_are_those_of_the_pipeline_alone(backend: SpeechBackend) -> None:
@@ -243,7 +243,7 @@ async def test_a_cancelled_request_is_given_up(backend: SpeechBackend) -> None:
     assert backend.stats().num_waiting == backend.stats().num_running == 0
 
 
-# What goes wrong.
+# Failures.
 
 
 async def test_a_process_that_dies_fails_one_request_and_is_replaced(
@@ -255,7 +255,7 @@ async def test_a_process_that_dies_fails_one_request_and_is_replaced(
     other = asyncio.create_task(ask(backend, SHORT, "b"))
     first = backend._peer
     first.send_signal(signal.SIGSEGV)
-    # It may be another window's turn.
+    # It may be the turn of another window.
     done, _ = await asyncio.wait([task, other], return_when=asyncio.FIRST_EXCEPTION)
     with pytest.raises(EngineFailed, match="the process that transcribes was ended by SIGSEGV"):
         next(each for each in done if each.exception()).result()
@@ -304,7 +304,7 @@ def test_a_broken_model_is_refused(tmp_path) -> None:
         read_info(tmp_path, name="whisper")
 
 
-# How it shares the cores with engines.
+# Sharing the cores with engines.
 
 
 def state_of(pid: int) -> str:
@@ -323,7 +323,7 @@ async def test_the_process_is_stopped_while_an_engine_makes_a_step() -> None:
 
     def step() -> None:
         with turn.step():
-            for _ in range(50):  # a busy machine takes a while to stop it
+            for _ in range(50):  # stopping it takes longer on a busy machine
                 time.sleep(0.002)
                 if (state := state_of(backend._peer._process.pid)) == "T":
                     break
@@ -333,7 +333,7 @@ async def test_the_process_is_stopped_while_an_engine_makes_a_step() -> None:
         await asyncio.to_thread(step)
     engines.end()
     assert (await task)[0].text
-    # Before its first slice, and after its last, it waits for work.
+    # Before its first slice and after its last one, it waits for work.
     [(state, _)] = states.most_common(1)
     assert state == "T"
     await backend.close()

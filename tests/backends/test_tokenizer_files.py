@@ -1,4 +1,4 @@
-"""Files that a model's directory may lack: the others decide, as in OpenVINO GenAI."""
+"""Tests of model directories that lack files: the other files decide, as in OpenVINO GenAI."""
 
 from __future__ import annotations
 

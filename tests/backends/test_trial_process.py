@@ -1,4 +1,4 @@
-"""What is said of a grammar that has ended the process which tried it."""
+"""Tests of the error for a grammar that has crashed its trial process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MUCH, SLOW = "it is too much for the compiler", "it takes too long to compile"
 
 
 class Killed(GrammarCompiler):
-    """Sends its own process the signal that the grammar names."""
+    """Sends the signal that the grammar names to its own process."""
 
     def __init__(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Batches are kept, run beside each other, and gone on with."""
+"""Tests that batches are stored, run concurrently and are resumed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_unfinished_batches_are_bounded_and_can_be_cancelled(server, tmp_p
 
 
 class SlowDisk:
-    """Has records wait until they may be written, and counts what is deleted."""
+    """Delays records until the test allows them, and counts deletions."""
 
     def __init__(self, runner: BatchRunner, monkeypatch) -> None:
         self.may_write = threading.Event()
@@ -112,7 +112,7 @@ class SlowDisk:
 
 
 async def test_batch_of_a_client_that_disconnects_is_created(server, tmp_path, monkeypatch) -> None:
-    """It would run after the next start otherwise, and nobody could see it before."""
+    """Otherwise it would run after the next start without having been visible before."""
     runner = BatchRunner(tmp_path / "batches", BatchConfig(max_unfinished=1), server.parts)
     disk = SlowDisk(runner, monkeypatch)
     task = asyncio.ensure_future(runner.add(numbered(1)))

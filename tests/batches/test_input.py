@@ -23,7 +23,7 @@ from fastovms.parts.batches.input import (
     check_input,
 )
 
-# Lines have their turns, within a limit that may change.
+# Lines take turns within a limit that may change.
 
 
 MB = 1024 * 1024
@@ -78,7 +78,7 @@ async def test_cancelled_waiter_passes_its_slot_on() -> None:
     assert [task.cancelled() for task in tasks] == [True, True, False, True]
 
 
-# Long work in a thread rests, by steps and by bytes, and ends when it is told to.
+# Long work in a thread pauses by steps and by bytes, and stops on request.
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_check_rests_at_every_pass_over_the_lines(tmp_path, monkeypatch) -> None
     assert rests == [0.5] * 9
 
 
-# Inputs are checked whole before anything runs.
+# Inputs are validated completely before any line runs.
 
 
 URL = "/v1/x"
@@ -222,11 +222,11 @@ def test_heavy_line_is_weighed_before_it_is_decoded(tmp_path, monkeypatch, value
     assert weighed == [heavy.encode()]
 
 
-# Inputs are checked one at a time, in threads that nothing has to wait for.
+# Inputs are validated one at a time, in threads for which nothing has to wait.
 
 
 class Checks:
-    """Checks that go on until each may end, or is stopped."""
+    """Validations that run until each may end or is stopped."""
 
     def __init__(self) -> None:
         self.begun: list[threading.Thread] = []

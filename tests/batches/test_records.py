@@ -34,7 +34,7 @@ from fastovms.parts.batches.records import (
 )
 from fastovms.system.threads import DiskThreads
 
-# Lines of batches, and of their results.
+# The formats of a batch's lines and results.
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_many_blank_lines_are_counted_with_few_reads(tmp_path) -> None:
     assert sum(reads) == path.stat().st_size
 
 
-# What is known of a batch survives as JSON.
+# The record of a batch is restored from JSON.
 
 
 def new_record(**fields) -> BatchRecord:
@@ -131,7 +131,7 @@ def new_record(**fields) -> BatchRecord:
     )
 
 
-# What becomes of a batch that could not go on, and what clients are told of it.
+# The state of a batch that failed, and the errors that clients get.
 
 
 GROUP = ExceptionGroup("lines", [ExceptionGroup("one", [OSError("full")]), ValueError("b")])
@@ -181,7 +181,7 @@ def test_passing_faults_depend_on_phase_and_input(folder) -> None:
     assert faults.is_passing(OSError("full"))
 
 
-# What a file has that is no result of the batch stays there.
+# Lines of a result file that are not results of the batch stay in the file.
 
 
 KEY = "0123456789abcdef"
@@ -223,7 +223,7 @@ async def test_output_in_a_missing_directory_is_refused(tmp_path) -> None:
         await open_output(tmp_path / "none" / "out", KEY, 3, DiskThreads("a")).__aenter__()
 
 
-# Tokens of all kinds of answers are added up.
+# The usage of all kinds of answers is added up.
 
 
 CHAT = {
@@ -289,7 +289,7 @@ def test_usage_at_the_end_of_a_long_answer_is_read_without_the_rest(
     assert (max(sizes) < 1000) is is_at_end
 
 
-# A line is done when its result is in a file, whole, whatever has ended the process.
+# A line is done when its complete result is in a file, for any end of the process.
 
 
 GOOD = LineAnswer(200, "r", b'{"usage":{"prompt_tokens":2,"completion_tokens":1}}')
@@ -381,7 +381,7 @@ async def test_results_and_errors_may_share_a_file(tmp_path) -> None:
 
 
 async def test_answers_are_read_and_written_in_threads(paths, monkeypatch) -> None:
-    """A long one would hold the event loop up."""
+    """A long answer would block the event loop."""
     names: list[str] = []
 
     def watch(name: str) -> None:

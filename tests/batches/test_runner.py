@@ -41,7 +41,7 @@ from fastovms.server_config import FilesConfig
 from fastovms.system.threads import DiskThreads
 from tests.batches.test_records import new_record
 
-# Lines are asked as requests are, and again where there is no room for them.
+# Lines are sent like requests, and again after a refusal for lack of room.
 
 
 def line(url: str = "/v1/x", **body: object) -> BatchLine:
@@ -130,7 +130,7 @@ async def test_answer_of_a_failed_engine_is_asked_again() -> None:
     assert await site.caller(has_failed=lambda: True).ask(line(), "") == RetryLater(1.0)
 
 
-# Lines run until all are done, each once.
+# Every line runs once.
 
 
 NUM_LINES = 300
@@ -183,7 +183,7 @@ async def test_lines_that_wait_to_ask_again_leave_their_slots_to_other_batches(t
     await asyncio.wait_for(other.run(), 60)
     assert other.results() == ALL
     assert not task.done()
-    assert len(set(stuck.asked)) <= 2 * 5  # no more lines than a few wait
+    assert len(set(stuck.asked)) <= 2 * 5  # no more than a few lines wait
     stuck.is_open = True
     await asyncio.wait_for(task, 60)
     assert stuck.results() == ALL
@@ -205,7 +205,7 @@ async def test_lines_are_parsed_in_threads_and_run_in_order_within_the_slots(
     assert work.slots.num_used == 0
 
 
-# A batch comes to its end from wherever it stands.
+# A batch is completed from any state.
 
 
 BATCH_RUN_NUM_LINES = 40
@@ -213,7 +213,7 @@ EVERY_LINE = list(range(1, BATCH_RUN_NUM_LINES + 1))
 
 
 class Server:
-    """What batches run on. Answers stop at `num_answers`, as if the process were to end there."""
+    """The server of a batch. Answers stop at `num_answers`, as if the process ended there."""
 
     def __init__(self, path) -> None:
         self.path = path
@@ -294,7 +294,7 @@ async def test_batch_runs_to_its_end(server) -> None:
 
 
 async def cut(server: Server, record: BatchRecord, num_answers: int) -> None:
-    """Ends the process when so many lines are answered."""
+    """Ends the process after the given number of answers."""
     server.num_answers = num_answers
     server.stopped.clear()
     task = asyncio.ensure_future(server.run(record).drive())
@@ -433,7 +433,7 @@ async def test_cancelling_batch_is_cancelled_by_the_next_process(server) -> None
 async def test_batch_resumed_while_finalizing_has_the_same_results(server) -> None:
     record = new_record()
     await server.run(record).drive()
-    record.status = BatchStatus.FINALIZING  # the last record was not yet written
+    record.status = BatchStatus.FINALIZING  # the last record was not written yet
     record.output_file_id = record.error_file_id = None
     await server.run(record).drive()
     assert server.results(record) == EVERY_LINE

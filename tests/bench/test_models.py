@@ -1,4 +1,4 @@
-"""The tiny model is a working stateful, paged and genai model with sound logits."""
+"""Tests that the tiny model works as a stateful, paged and genai model with sound logits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def infer(request: ov.InferRequest, ids: NDArray[np.int64]) -> Logits:
-    """One call of the stateful model: ids [B, Q] of new texts; logits [B, Q, V]."""
+    """Runs the stateful model once: ids [B, Q] of new texts; returns logits [B, Q, V]."""
     inputs = {
         "input_ids": ids,
         "attention_mask": np.ones_like(ids),

@@ -22,7 +22,7 @@ from fastovms.gguf.converter import convert
 from fastovms.parts.tuning.quality import QualityCounter, chunk_logits, compare
 from tests.gguf.tiny_models import TinyModel, write_model
 
-# What is counted.
+# The figures.
 
 
 def test_a_way_that_differs_is_counted() -> None:
@@ -74,7 +74,7 @@ def test_activations_are_rounded_in_groups() -> None:
     np.testing.assert_allclose(compiled([values])[0], expected, atol=1e-6)
 
 
-# A graph that is not what the file says is found.
+# A graph that contradicts its file is found.
 
 MODEL = TinyModel(types=(Type.Q8_0, Type.Q4_1))
 TEXT = [1, *range(40, 90)]

@@ -70,12 +70,12 @@ def test_colours_need_a_terminal_that_allows_them(
     assert not wants_colour(StringIO(), environ)
 
 
-# The command lines that edit OVMS's config.json.
+# The commands that edit OVMS's config.json.
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a list of models in `mr`."""
+    """The working directory with a list of models in `mr`."""
     (tmp_path / "mr").mkdir()
     (tmp_path / "other").mkdir()
     (tmp_path / "mr" / "config.json").write_text(
@@ -87,7 +87,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def edit(capfd: pytest.CaptureFixture[str], line: str) -> tuple[int, str]:
-    """The exit code and what is on stderr."""
+    """Returns the exit status and the text on stderr."""
     code = main(line.split())
     output = capfd.readouterr()
     assert output.out == ""
@@ -151,7 +151,7 @@ def test_incomplete_or_contradictory_config_edit_changes_no_file(
 
 
 def put_models(folder: Path) -> None:
-    """Models in the working directory, beside the list, in both and behind links."""
+    """Puts models into the working directory, beside the list, into both, and behind links."""
     for name in ("mr/org/m", "mr/models/n", "models/n", "other/deep/x"):
         (folder / name).mkdir(parents=True)
     (folder / "far").symlink_to(folder / "other" / "deep")
@@ -168,13 +168,13 @@ def put_models(folder: Path) -> None:
         ("list.json", "--model_name a --model_path mr/org/m", "mr/org/m", "mr/org/m"),
         ("mr", "--model_name a --model_path mr/org/m", "org/m", "mr/org/m"),
         ("mr", "--model_name a --model_path {0}/mr/org/m", "{0}/mr/org/m", "mr/org/m"),
-        # OVMS starts from the list's directory; here the working directory goes before it.
+        # OVMS reads paths from the list's directory; here the working directory has priority.
         ("mr", "--model_name a --model_path org/m", "org/m", "mr/org/m"),
         ("mr", "--model_name a --model_path models/n", "../models/n", "models/n"),
-        # What is not there yet.
+        # Directories that do not exist yet.
         ("mr", "--model_name a --model_path later/m", "../later/m", "later/m"),
         ("mr", "--model_name org/l --model_repository_path mr", "org/l", "mr/org/l"),
-        # Behind links ".." is another directory's parent.
+        # After a link, ".." is the parent of another directory.
         ("link", "--model_name a --model_path mr/org/m", "../mr/org/m", "mr/org/m"),
         ("link", "--model_name a --model_path link/org/m", "org/m", "mr/org/m"),
         ("mr", "--model_name a --model_path mr/inner/n", "inner/n", "models/n"),

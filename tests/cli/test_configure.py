@@ -1,4 +1,4 @@
-"""`--configure`: graphs that it writes are read back."""
+"""Tests that the graphs that `--configure` writes are read back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFAULTS = {ENGINE.device: "CPU", ENGINE.enable_prefix_caching: True}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a model in `m` and drafts for it."""
+    """The working directory with a model in `m` and draft models."""
     for name in ("m/ORG-draft", "drafts/small", "empty"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "m" / "openvino_model.xml").touch()

@@ -151,12 +151,12 @@ def test_wrong_variable_is_refused_by_name(name, value, message):
 
 
 NEUTRAL = frozenset(("LOGPROBS_MODE", "SSL_CERT_REQS"))
-"""Variables that take one value only, which is what is always done."""
+"""Variables with a single accepted value, which is the server's behaviour anyway."""
 
 
 @pytest.mark.parametrize("name", sorted({*VALUES, *SWITCHES, *REMOVED}))
 def test_every_flag_of_the_worker_has_an_effect_or_a_reason(name):
-    """Each variable sets something, or is named in the log or in an error, with a reason."""
+    """Each variable sets something, or is named in the log or in an error with a reason."""
     variable = name.replace("-", "_").upper()
     if variable in ("HOST", "PORT", "API_KEY", "MODEL", "CONFIG", "HF_TOKEN"):
         assert variable not in VARIABLES  # the worker does not read them either

@@ -1,5 +1,5 @@
-"""A pipeline that says what the fake model of the engine's tests says, in the words of
-openvino_genai; and a process that is a thread."""
+"""A fake of openvino_genai's pipeline that generates the texts of the engine tests' fake model, and
+a fake process that is a thread."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NUM_IMAGE_TOKENS = 5
 
 
 class ByteTokenizer:
-    """One token a byte, after a first one that begins every text."""
+    """One token per byte after a first one that begins every text."""
 
     START = 96
 
@@ -97,11 +97,12 @@ def _part(token_ids: list[int], reason: Any, score: float = 0.0) -> Any:
 
 
 class FakePipeline:
-    """
+    """A fake pipeline.
+
     Attributes:
-        before_step: called with the number of steps made; what it raises, the step does.
-        added: what every request was of.
-        refused: raised for the next request, if it is set.
+        before_step: called with the number of steps before each step, which raises its exceptions.
+        added: the arguments of every request.
+        refused: raised for the next request, or None.
     """
 
     def __init__(self, before_step: Callable[[int], None] = lambda num_steps: None) -> None:

@@ -34,7 +34,7 @@ from tests.backends.test_grammar_trials import FakeProcess
 from tests.fakes import model_info
 from tests.paths import TINY_VLM
 
-# What OpenVINO GenAI's pipeline says of a text is compared with what the exported graph says.
+# The pipeline's text is compared with that of the exported graph.
 
 
 def difference(model_dir: Path) -> float:
@@ -52,7 +52,7 @@ def test_check_whose_process_crashes_fails(monkeypatch: pytest.MonkeyPatch) -> N
         difference(DEMO_MODEL)
 
 
-# Grammars for the pipeline are tried with its compiler, too.
+# Grammars for the pipeline are tried with its own compiler as well.
 
 
 def grammar(source: str) -> Grammar:
@@ -60,7 +60,7 @@ def grammar(source: str) -> Grammar:
 
 
 class Compiler:
-    """One whose processes say of each grammar what `answer` returns."""
+    """A compiler whose processes return for each grammar the result of `answer`."""
 
     def __init__(self, answer: Callable[[str], str] = lambda source: "") -> None:
         self._answer = answer
@@ -125,11 +125,11 @@ def ask_process(seconds: float, grammar: Grammar) -> Verdict:
         trial.close()
 
 
-# What the loop makes of the process's messages.
+# The loop handles the process's messages.
 
 
 class ScriptedPeer(ThreadPeer):
-    """Its other end is the test's."""
+    """A connection whose other end is the test's."""
 
     def __init__(self) -> None:
         self.connection, self.theirs = Pipe()
@@ -139,7 +139,7 @@ class ScriptedPeer(ThreadPeer):
 
 
 async def test_an_image_counts_until_the_pipeline_has_taken_it():
-    """The copy in the worker's queue is not counted, so the server keeps its own as long."""
+    """The copy in the worker's queue is not counted, so the server keeps its own until then."""
     peer = ScriptedPeer()
     backend = GenaiBackend(peer, model_info(), EngineConfig(), guard_pipeline(None))
     backend.start()

@@ -1,4 +1,4 @@
-"""What a pipeline leaves out of a graph is found in a process of its own."""
+"""Tests of the process that finds parts of a graph which the pipeline ignores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.backends.genai.test_backend import difference
 
 
 def demo_model(directory: Path, change: Callable[[ov.Model], None]) -> Path:
-    """Makes a model of another graph in `directory`."""
+    """Creates a model with a changed graph in `directory`."""
     model = ov.Core().read_model(DEMO_MODEL / "openvino_model.xml")
     change(model)
     model.validate_nodes_and_infer_types()
@@ -28,7 +28,7 @@ def demo_model(directory: Path, change: Callable[[ov.Model], None]) -> Path:
 
 
 def biased(model: ov.Model) -> None:
-    """Adds to the scores what the transformation to paged attention does not know."""
+    """Adds a bias to the scores that the transformation to paged attention does not recognise."""
     for layer in model.get_ordered_ops():
         if layer.get_type_name() == "ScaledDotProductAttention":
             length = ops.gather(ops.shape_of(layer.input_value(1)), np.int64(2), np.int64(0))

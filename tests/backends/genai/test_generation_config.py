@@ -1,4 +1,4 @@
-"""How parameters and grammars are said to the pipeline."""
+"""Tests that parameters and grammars become the pipeline's configuration."""
 
 from __future__ import annotations
 

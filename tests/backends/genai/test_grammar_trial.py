@@ -1,4 +1,4 @@
-"""The process that tries grammars with the pipeline's compiler."""
+"""Tests of the process that tries grammars with the pipeline's compiler."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class FakeTokenizer:
 
 
 class FakePipeline:
-    """Writes the tokens of a list, until the streamer ends it."""
+    """Generates the tokens of a list until the streamer stops it."""
 
     def __init__(self, token_ids: list[int], error: Exception | None = None) -> None:
         self._token_ids = token_ids
@@ -148,7 +148,7 @@ def test_drafts_on_the_npu_are_refused() -> None:
 def test_the_context_is_exactly_as_long_as_the_model_is_compiled_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In a longer one the pipeline would end a text early, as if the text were complete."""
+    """In a longer context, the pipeline would end a text early as if it were complete."""
 
     def load(model_dir: Path, config: EngineConfig, device: str) -> Any:
         lengths = StaticLengths.of(config)
@@ -164,7 +164,7 @@ def test_the_context_is_exactly_as_long_as_the_model_is_compiled_for(
 
 
 def test_one_request_pipeline_generates_the_text_of_llm_pipeline() -> None:
-    """The same class of OpenVINO GenAI as on an NPU, with the same model as the other pipeline."""
+    """The class that OpenVINO GenAI uses on an NPU, with the same model as the other pipeline."""
     config = genai.GenerationConfig()
     config.max_new_tokens = 12
     config.apply_chat_template = False

@@ -22,7 +22,7 @@ from tests.backends.genai.fake_pipeline import FakePipeline
 from tests.backends.genai.test_worker import engine_over, finish, model, with_images
 from tests.engine.engines import greedy as request
 
-# Prompts as the pipeline takes them.
+# Prompts in the pipeline's format.
 
 
 def test_a_text_of_a_vision_model_loses_the_token_that_the_pipeline_puts_first():
@@ -45,7 +45,7 @@ def test_tokens_for_a_vision_model_must_be_those_of_a_text():
     assert outputs["b"][0].refusal.param == "prompt"
 
 
-# What the pipeline is loaded with.
+# The properties with which the pipeline is loaded.
 
 
 PRECISION, KV_PRECISION = "INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION"
@@ -77,7 +77,7 @@ def test_plugin_properties_follow_precision_device_and_weights_size(
     assert properties_of(config, device, weights_size=weights_size) == expected
 
 
-# What runs beside what.
+# The requests that run at the same time.
 
 
 LOOKUP = {"enable_prompt_lookup": True}

@@ -1,4 +1,5 @@
-"""The real pipeline in its process: a vision model, and a text model beside the paged engine."""
+"""Tests of the real pipeline in its process: a vision model, and a text model beside the paged
+engine."""
 
 from __future__ import annotations
 
@@ -41,12 +42,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 QUESTION = "<|im_start|>user\n<ov_genai_image_0>what?<|im_end|>\n<|im_start|>assistant\n"
 NUM_QUESTION_TOKENS = 18
-"""Those of an image apart."""
+"""The tokens of a prompt other than those of an image."""
 
 
 def load(model_dir: Path, **config: object) -> GenerationBackend:
     engine = EngineConfig(**{"cache_size": 1, **config})  # type: ignore[arg-type]
-    cache = DiskCache(cache_root(None, os.environ))  # knows what was compared before
+    cache = DiskCache(cache_root(None, os.environ))  # the result of the comparison is cached
     return compile_backend(model_dir, read_model_info(model_dir), engine, cache)(2**30, None, None)
 
 

@@ -65,7 +65,7 @@ from fastovms.text.parameters import Tool
 from fastovms.text.reasoning import REASONING_FORMATS
 from fastovms.text.tools import TOOL_FORMATS, CallChoice
 
-# Trees in XGrammar's words.
+# Grammars in XGrammar's structures.
 
 
 NOTHING = {"type": "regex", "pattern": "()"}
@@ -280,7 +280,7 @@ def test_calls_of_every_format_are_translated_and_compiled(
     config.max_new_tokens = 1
     grammar = call_grammar(TOOL_FORMATS[name], thoughts, CallChoice(TOOLS), prompt="")
     config.structured_output_config = structured_output(grammar)
-    handle = pipeline.add_request(0, "a", config)  # without which the request is dropped
+    handle = pipeline.add_request(0, "a", config)  # otherwise the request is dropped
     while pipeline.has_non_finished_requests():
         pipeline.step()
     del handle
@@ -301,7 +301,7 @@ def pipeline() -> genai.ContinuousBatchingPipeline:
     return genai.ContinuousBatchingPipeline(DEMO_MODEL, genai.SchedulerConfig(), "CPU")
 
 
-# What the pipeline cannot do, and how what it can do is said to it.
+# Parameters that the pipeline does not support, and the configuration of those that it supports.
 
 
 NONE = DraftSource()
@@ -400,11 +400,12 @@ def config_of(assistance: DraftSource = NONE, **fields: Any) -> genai.Generation
     return config
 
 
-# The genai backend has decided about every field that a request may have.
+# The genai backend handles or refuses every field that a request may have.
 
 
 WHERE: Final = {"temperature": 0.7, "eos_token_ids": frozenset({2})}
-"""Where other fields can be seen: greedy texts know neither seeds nor filters."""
+"""Base requests in which fields have a visible effect: greedy texts use neither seeds nor filters.
+"""
 
 VALUES: Final[dict[str, object]] = {
     **{
@@ -427,11 +428,11 @@ VALUES: Final[dict[str, object]] = {
     "reasoning_budget": ReasoningBudget(5, (), False, False, (), ()),
     "repetition_detection": RepetitionDetection(2, 1, 3),
 }  # fmt: skip
-"""A value of each field that asks for something."""
+"""A value of each field other than its default."""
 
 
 def config_members(assistance: DraftSource, **given: object) -> dict[str, object]:
-    """What the pipeline is told."""
+    """Returns the members of the pipeline's configuration."""
     config = config_of(assistance, **{**WHERE, **given})
     names = [name for name in dir(genai.GenerationConfig) if not name.startswith("_")]
     members = {name: getattr(config, name) for name in names}
@@ -445,7 +446,7 @@ OTHER_NAMES: Final = {
     "bad_words_token_ids": "bad_words",
     "reasoning_budget": "thinking_token_budget",
 }
-"""The client's names of fields, where they differ."""
+"""The names of fields in requests, where they differ."""
 
 
 def test_each_field_has_a_value_here() -> None:
@@ -453,7 +454,7 @@ def test_each_field_has_a_value_here() -> None:
 
 
 def refused_field(**given: object) -> str | None:
-    """The field because of which the pipeline refuses these; None = it takes them."""
+    """Returns the field for which the pipeline refuses these parameters; None = it accepts them."""
     try:
         check_fields(SamplingParams(**given))  # type: ignore[arg-type]
     except FieldFault as fault:

@@ -28,7 +28,7 @@ from tests.backends.genai.fake_pipeline import NUM_IMAGE_TOKENS, FakeHandle, Fak
 from tests.engine.engines import greedy as request
 from tests.engine.fake_model import continue_greedily
 
-# The pipeline's requests and what becomes of them, over a fake pipeline.
+# The requests of the pipeline and their results, with a fake pipeline.
 
 
 IMAGE = np.zeros((2, 3, 3), np.uint8)
@@ -46,7 +46,8 @@ def engine_over(
     parts: dict[str, Any] | None = None,
     **config: Any,
 ) -> PipelineEngine:
-    """
+    """Returns an engine over a fake pipeline.
+
     Args:
         parts: further arguments of `PipelineEngine`.
     """
@@ -171,7 +172,7 @@ def test_aborted_request_keeps_its_slot_for_a_step():
 
 
 class SlowPipeline(FakePipeline):
-    """Takes 3 seconds to encode images, and one for a step."""
+    """Takes 3 seconds to encode images and one second for a step."""
 
     now = 0.0
 
@@ -309,7 +310,7 @@ def test_encoding_of_images_is_announced():
     assert told == [2]
 
 
-# What the pipeline gives and refuses, in the words of a backend.
+# The pipeline's results and refusals in the types of a backend.
 
 
 @pytest.mark.parametrize(
@@ -378,7 +379,7 @@ def test_tokens_and_the_stop_token_have_log_probabilities(params, num_told):
     assert (told[0].logprob, list(told[0].top_token_ids)) == (-0.5, said[:1])
 
 
-# What the pipeline's process does without.
+# Modules that the pipeline's process does not import.
 
 
 @pytest.mark.parametrize("module", ["numba", "uvloop"])

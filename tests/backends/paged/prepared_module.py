@@ -1,4 +1,4 @@
-"""What a process of a test runs."""
+"""The module that a test's process runs."""
 
 from __future__ import annotations
 

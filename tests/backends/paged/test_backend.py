@@ -79,7 +79,7 @@ def test_a_limit_of_the_address_space_is_named() -> None:
         reserve_cache(Limited(), None, FAKE, EngineConfig(), 2**30)
 
 
-# The engine thread seen from the event loop, over the fake model.
+# The engine thread as the event loop sees it, with the fake model.
 
 
 CONFIG = EngineConfig(cache_size=0.002, max_num_queued_requests=4, max_num_seqs=3)

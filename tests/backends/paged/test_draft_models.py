@@ -1,4 +1,4 @@
-"""Tests of `fastovms/parts/drafts/files.py`: what drafts, beside its target."""
+"""Tests of `fastovms/parts/drafts/files.py`: draft models and heads with their target."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_both_caches_share_the_memory(draft_dir: Path) -> None:
 
 
 def num_planned(draft: DraftModel) -> int:
-    """The length of the first draft, where a step with more rows takes as long as one without."""
+    """Returns the first draft's length if a step with more rows takes as long as one without."""
     costs = StepCosts()
     for num_rows in (1, 1, 1, 9, 9, 9):
         costs.learn(num_decodes=1, num_rows=num_rows, num_prefill_tokens=0, seconds=0.01)
@@ -102,7 +102,7 @@ def test_a_hybrid_model_cannot_draft(tmp_path: Path) -> None:
         load_draft_model(draft, DEMO_MODEL, info, EngineConfig())
 
 
-# Draft heads: all that the exported files may be.
+# Draft heads: all forms of exported files.
 
 
 TARGET = replace(SHAPES["tiny"], num_hidden_layers=8, vocab_size=1536)
@@ -125,7 +125,7 @@ def head_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rewritten(change: Callable[[ov.Model], None]) -> Callable[[Path], None]:
-    """Returns a function that writes a head whose graph has been changed."""
+    """Returns a function that writes a head with a changed graph."""
 
     def write(directory: Path) -> None:
         write_draft_head(HEAD, directory, TOKEN_IDS)
@@ -160,7 +160,7 @@ def of_architecture(name: str) -> Callable[[Path], None]:
 
 
 WIDE = {"config": {"target_hidden_size": 64}}
-"""A head of another width may be trained for the target: its files say so."""
+"""A head with another width may be trained for the target, according to its files."""
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_a_model_of_few_layers_has_no_heads(tmp_path: Path, head_dir: Path) -> N
         fit_draft_files(draft, read_paged_graph(ov.Core(), tmp_path), 2048)
 
 
-# Texts with a head are those without.
+# Texts with a draft head equal those without.
 
 
 class Texts:
@@ -274,11 +274,11 @@ def test_a_random_head_changes_no_text(target_dir: Path, head_dir: Path, precisi
     assert counters.num_prefix_cache_hits > 0
 
 
-# A target whose next token follows from the last one alone, and a head that knows the rule.
+# A target whose next token depends only on the last one, and a head that knows this rule.
 
 
 class LastTokenGraph(LlamaGraph):
-    """Finds the token `next_ids[t]` likeliest after the token t. No layer adds anything."""
+    """Makes the token `next_ids[t]` most likely after the token t. No layer adds anything."""
 
     def __init__(
         self, shape: Shape, embeddings: NDArray[np.float32], next_ids: NDArray[np.int64]
@@ -304,12 +304,10 @@ class LastTokenGraph(LlamaGraph):
 
 
 def write_pair(target_dir: Path, head_dir: Path) -> None:
-    """Writes a target and the head for it, which knows even tokens only, as does the text.
-
-    Embeddings are of 1 and -1, so that they are what their norm makes of them. The head attends to
-    the same pair of tokens alone, and takes the first one's embedding from its hidden state and
-    adds the second one's.
-    """
+    """Writes a target and its head, which knows only the even tokens of the text. Embeddings
+    consist of 1 and -1, so that their norm does not change them. The head attends only to the
+    current pair of tokens: it subtracts the first token's embedding from its hidden state and adds
+    the second one's."""
     size = 128
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": size // 2}
     shape = replace(TARGET, hidden_size=size, **heads)

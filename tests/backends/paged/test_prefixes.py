@@ -130,7 +130,7 @@ def test_fingerprint_changes_with_cache_traits_weights_and_cpu_flags(
     blocks.close()
 
 
-# The prefix cache on disk seen from the event loop: two backends one after the other.
+# The prefix cache on disk as the event loop sees it: two backends one after the other.
 
 
 PROMPT = [i * i % VOCAB_SIZE for i in range(301)]
@@ -160,7 +160,7 @@ async def test_blocks_on_disk_are_read_by_the_next_process(tmp_path: Path) -> No
         stats = backend.stats().stored_prefixes
         assert stats.num_tokens_restored == num_cached
         assert (stats.num_bytes_read > 0) == (num_cached > 0)
-        async with asyncio.timeout(60):  # a backend that closes goes on for some seconds only
+        async with asyncio.timeout(60):  # a backend that is closed continues for a few seconds only
             while directory.num_blocks < 75:  # noqa: ASYNC110 (a thread writes them)
                 await asyncio.sleep(0.01)
         await backend.close()

@@ -1,4 +1,4 @@
-"""Processes that prepare something beside the requests."""
+"""Tests of processes that prepare something beside the requests."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FakeProcess:
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
-    """What happens to processes that are started, each of which takes two waits."""
+    """Returns the list of events of started processes, each of which takes two waits."""
     found: list[Event] = []
 
     def start(*command: str, dies_with_thread: bool) -> FakeProcess:

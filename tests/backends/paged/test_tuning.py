@@ -28,17 +28,17 @@ from fastovms.parts.tuning.ways import TuningReport, measure_all
 from fastovms.system.disk import DiskCache
 from tests.engine.model.test_tuning import Clock, Cost, TimedModel, linear
 
-# What is measured, what a start finds of it, and what it does without.
+# The measurements, their reuse at the next start, and their absence.
 
 
 CONFIG = EngineConfig()
 
 
 class Machine:
-    """Stands in for files and a device: compiling and computing move its clock.
+    """Stands for files and a device: compiling and computing advance its clock.
 
     Attributes:
-        compiled: names, in the order in which they were compiled.
+        compiled: the names in the order in which they were compiled.
     """
 
     def __init__(self, costs: dict[str, Cost], *, compile_seconds: float = 0.5) -> None:
@@ -236,7 +236,8 @@ def test_tuning_of_a_small_model_is_used(machine: Machine, cache: DiskCache) -> 
     assert machine.start(cache, EngineConfig(tune=False)) == ("a", None)
 
 
-# When a measurement begins, stops and goes on, over a process that says what is done to it.
+# The start, the interruption and the resumption of a measurement, with a process that records its
+# commands.
 
 
 DELAY = 0.02
@@ -246,8 +247,10 @@ FIRST, SECOND = (
 
 
 class FakeProcess:
-    """Attributes:
-    told: what was done to all processes, in order.
+    """A process that records its commands.
+
+    Attributes:
+        told: the commands to all processes in order.
     """
 
     def __init__(self, measurement: Measurement, told: queue.SimpleQueue[str]) -> None:
@@ -323,7 +326,7 @@ def test_clients_that_wait_for_a_model_and_loads_are_work(
         with server.tuning.occupied(), server.tuning.occupied():
             assert server.told.get_nowait() == "pause"
             assert server.told.get_nowait() == "pause"
-            with server.engines.rest():  # which is not all that there is to do
+            with server.engines.rest():  # another measurement remains
                 time.sleep(3 * DELAY)
         while server.next() != "resume":
             pass

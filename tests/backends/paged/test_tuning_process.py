@@ -1,4 +1,4 @@
-"""A real model is measured by a real process."""
+"""Tests the measurement of a real model by a real process."""
 
 from __future__ import annotations
 
@@ -77,6 +77,6 @@ assert speed() > 0
 
 
 def test_memory_speed_is_zero_for_a_round_with_a_stopped_process() -> None:
-    # In a process of its own: OpenVINO's CPU plugin gives the thread that creates it a stack for
-    # signals, and frees it where another thread releases the plugin last.
+    # In a separate process, because OpenVINO's CPU plugin gives the thread that creates it a signal
+    # stack, and frees it in the thread that releases the plugin last.
     subprocess.run([sys.executable, "-c", STOPPED], check=True)

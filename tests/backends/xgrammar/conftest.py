@@ -1,4 +1,4 @@
-"""A pipeline that is asked which texts its grammars allow."""
+"""A pipeline that shows which texts its grammars allow."""
 
 from __future__ import annotations
 

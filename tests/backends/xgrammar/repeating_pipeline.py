@@ -1,5 +1,5 @@
-"""A pipeline of OpenVINO GenAI's whose model repeats its prompt, so that its grammars can be asked
-which texts they allow."""
+"""A pipeline of OpenVINO GenAI whose model repeats its prompt, to show which texts its grammars
+allow."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from fastovms.server_config import DEMO_MODEL
 from fastovms.text.tokenizer import Tokenizer
 
 LENGTH = 256
-"""Tokens of every prompt: that many positions behind a token, the model says it again."""
+"""The number of tokens of every prompt, after which the model repeats each token."""
 
 _VOCAB_SIZE = 1536
 _EOS = 2
 _LOGIT = 50.0
 _TEMPERATURE = 6.5
-"""At which the model prefers what it has to repeat where it is allowed, and else says anything."""
+"""The temperature at which the model prefers the prompt's token where it is allowed, and otherwise
+chooses any token."""
 
 
 class RepeatingPipeline:
@@ -42,7 +43,7 @@ class RepeatingPipeline:
     def sample(
         self, output: genai.StructuredOutputConfig, wish: Sequence[int], seed: int
     ) -> list[int]:
-        """Returns the tokens of a text that a grammar allows, mostly of those wished for."""
+        """Returns the tokens of a text that a grammar allows, mostly the desired ones."""
         config = _config(output)
         config.do_sample = True
         config.temperature = _TEMPERATURE
@@ -50,8 +51,8 @@ class RepeatingPipeline:
         return self._generate(config, wish)
 
     def allowed(self, output: genai.StructuredOutputConfig, token_ids: Sequence[int]) -> list[int]:
-        """Returns the tokens up to the first that a grammar does not allow, and the end token
-        behind them where it may come."""
+        """Returns the tokens up to the first that a grammar does not allow, and the end token if it
+        is allowed then."""
         assert len(token_ids) < LENGTH
         found = self._generate(_config(output), [*token_ids, _EOS])
         wanted = [*token_ids, _EOS]
@@ -61,7 +62,7 @@ class RepeatingPipeline:
         return wanted[:same]
 
     def allows(self, output: genai.StructuredOutputConfig, text: str) -> bool:
-        """Returns whether a grammar allows a text as a whole."""
+        """Returns whether a grammar allows a whole text."""
         token_ids = self.tokenizer.encode(text)
         return self.allowed(output, token_ids) == [*token_ids, _EOS]
 
@@ -83,7 +84,7 @@ def _config(output: genai.StructuredOutputConfig) -> genai.GenerationConfig:
 
 
 def _model() -> ov.Model:
-    """Returns a model with one state: the tokens that it has seen."""
+    """Returns a model whose state is the tokens so far."""
 
     def parameter(name: str, rank: int, kind: ov.Type) -> ov.Node:
         node = op.parameter([-1] * rank, kind, name=name)
@@ -102,7 +103,7 @@ def _model() -> ov.Model:
     info.variable_id = "seen"
     seen = Variable(info)
     new = op.convert(token_ids, "f32")
-    # A constant length of 0 would be the state's for good.
+    # A constant length of 0 would never change.
     highest = op.unsqueeze(op.reduce_max(positions, constant([0, 1])), constant(0))
     none = op.slice(
         new, constant([0]), op.multiply(highest, constant([0])), constant([1]), constant([1])

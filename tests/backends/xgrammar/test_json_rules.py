@@ -23,14 +23,14 @@ from fastovms.parts.genai.xgrammar.text_rules import CHARACTERS, UnsupportedSche
 from fastovms.server_config import DEMO_MODEL
 from tests.backends.xgrammar.repeating_pipeline import LENGTH, RepeatingPipeline
 
-# Expressions of numbers, against the numbers themselves.
+# Regular expressions of numbers, compared with the numbers themselves.
 
 
 _LITERAL = re.compile(r'"((?:\\.|[^"\\])*)"|([ ])')
 
 
 def python(expression: str | None) -> re.Pattern[str]:
-    """The expression in Python's notation."""
+    """Returns the regular expression in Python's syntax."""
     assert expression is not None
     found = _LITERAL.sub(lambda match: re.escape(match[1] or ""), expression)
     return re.compile(found)
@@ -76,7 +76,7 @@ def test_number_pattern_matches_exactly_the_numbers_in_bounds(seed: int) -> None
                 or (has_it and number == Decimal(repr(bound)))
                 for bound, sign, has_it in ((bounds[0], 1, has_low), (bounds[1], -1, has_high))
             )  # fmt: skip
-            if low != 0 != high or number != 0:  # what is no number but -0 may be left in
+            if low != 0 != high or number != 0:  # -0 is the only non-number that may be included
                 assert (matches(text) is not None) == fits, (bounds, has_low, has_high, text)
 
 
@@ -88,7 +88,7 @@ def test_numbers_between_bounds_are_matched() -> None:
         assert python(numbers(None, None)).fullmatch(text), text
 
 
-# Strings of some lengths.
+# Strings with limited lengths.
 
 
 def rules_of(least: int, most: int | None) -> str:
@@ -133,7 +133,7 @@ def test_rules_do_not_grow_with_the_length() -> None:
     assert len(rules_of(0, 10**9).splitlines()) < 200
 
 
-# The pipeline's grammar of a schema allows what llguidance's does.
+# The pipeline's grammar of a schema allows the same texts as llguidance's.
 
 
 NUM_SAMPLES = 4
@@ -210,7 +210,7 @@ SCHEMAS: dict[str, Schema] = {
         {"step": S, "status": {"type": "string", "enum": ["pending", "completed"]}},
         "step", "status", additionalProperties=False)}}, "plan", additionalProperties=False),
     "nothing": {"type": "object", "properties": {}, "additionalProperties": False},
-    # Composed ones, as from OpenAPI
+    # Composed schemas, as in OpenAPI documents
     "all of": {"allOf": [PERSON, obj({"email": S}, "email")]},
     "inherited": {"$defs": {"Base": PERSON}, "allOf": [{"$ref": "#/$defs/Base"}],
                   **obj({"more": B}, "more")},
@@ -231,7 +231,7 @@ SCHEMAS: dict[str, Schema] = {
 
 
 class _Compiler:
-    """llguidance's grammars on the vocabulary of the pipeline."""
+    """llguidance's grammars with the pipeline's vocabulary."""
 
     def __init__(self) -> None:
         text = (DEMO_MODEL / "tokenizer.json").read_text()
@@ -241,7 +241,7 @@ class _Compiler:
         return self._compiler.compile(grammar).matcher.deep_copy()
 
     def sample(self, grammar: Grammar, likely: list[int], rng: random.Random) -> list[int]:
-        """The tokens of a text, with the end token if it has ended."""
+        """Returns the tokens of a text, with the end token if it has ended."""
         matcher = self.matcher(grammar)
         found: list[int] = []
         while len(found) < LENGTH - 2:
@@ -256,7 +256,7 @@ class _Compiler:
         return found
 
     def allowed(self, grammar: Grammar, token_ids: list[int]) -> list[int]:
-        """The tokens up to the first that the grammar does not allow."""
+        """Returns the tokens up to the first that the grammar does not allow."""
         matcher = self.matcher(grammar)
         count = matcher.validate_tokens(token_ids)
         return token_ids[:count]
@@ -299,7 +299,7 @@ def _without_specials(
     likely: list[int],
     rng: random.Random,
 ) -> list[int]:
-    """A sample of the pipeline's, which takes special tokens for their text."""
+    """Returns a sample of the pipeline, which reads special tokens as their text."""
     while True:
         found = pipeline.sample(rules, rng.choices(likely, k=LENGTH), rng.randrange(2**32))
         if not {*found} & SPECIALS:
@@ -364,8 +364,8 @@ def test_blanks_are_allowed_only_if_requested(pipeline: RepeatingPipeline) -> No
 def test_xgrammars_own_reader_allows_what_a_schema_forbids(
     pipeline: RepeatingPipeline, schema: Schema, wrong: str
 ) -> None:
-    """The rules of `json_rules` exist because of these faults: a row that fails with a new version
-    of OpenVINO GenAI no longer needs them."""
+    """The rules of `json_rules` work around these faults: if a row fails with a new version of
+    OpenVINO GenAI, they are no longer needed."""
     config = genai.StructuredOutputConfig()
     config.json_schema = json.dumps(schema)
     assert pipeline.allows(config, wrong)

@@ -1,4 +1,4 @@
-"""Patterns as JSON spells what they match."""
+"""Tests of patterns for the JSON encoding of the strings that they match."""
 
 from __future__ import annotations
 

@@ -16,11 +16,11 @@ from fastovms.app.routes import add_health_routes, add_model_routes
 from fastovms.errors import InvalidField, MalformedBody
 
 _OF_BATCHES = ("/files", "/batches", "/batches/{id}/cancel")
-"""The endings of paths that `bench.endurance.batch_faults` asks."""
+"""The last parts of the paths that `bench.endurance.batch_faults` requests."""
 
 
 class _Paths:
-    """A router that only remembers what takes a body."""
+    """A router that records the paths with a body."""
 
     def __init__(self) -> None:
         self.found: set[str] = set()
@@ -54,7 +54,7 @@ def test_a_seed_and_an_index_decide_a_body() -> None:
 
 
 def test_bodies_are_of_all_kinds() -> None:
-    """Some are taken, some are wrong in a field, some are no JSON; all endpoints get some."""
+    """Some are valid, some have a wrong field, some are not JSON; all endpoints get some."""
     bodies = Bodies(1, all_endpoints())
     outcomes: Counter[str] = Counter()
     paths: Counter[str] = Counter()

@@ -16,7 +16,7 @@ def test_a_seed_and_an_index_decide_a_session() -> None:
 
 
 class FakeConnection:
-    """What a session has brought."""
+    """A connection with given responses."""
 
     def __init__(
         self, *statuses: int, body: bytes = b"{}", fault: MalformedAnswer | None = None

@@ -15,7 +15,7 @@ SLOW = frozenset(
 """The folders whose tests are slow: they run processes, real models, browsers or daemons."""
 
 MISSING = " is missing: "
-"""What the reason of a skipped test has between a program and the command that installs it."""
+"""Separates the program from the command that installs it in the reason of a skipped test."""
 
 CACHE = Path(__file__).parents[1] / ".pytest_cache"
 
@@ -27,7 +27,7 @@ os.environ.setdefault("NUMBA_CACHE_DIR", str(CACHE / "kernels"))
 
 
 def is_slow(path: Path) -> bool:
-    """Returns whether all tests of a file are slow: those of slow folders, and those of whole
+    """Returns whether all tests of a file are slow: those in slow folders, and those of whole
     servers, which are in no folder and belong to no file of the package."""
     root = Path(__file__).parent
     folders = path.relative_to(root).parts[:-1]
@@ -38,8 +38,8 @@ def is_slow(path: Path) -> bool:
 
 
 def nightly_items(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Returns the tests that run only when asked for: `nightly(but=("a", "b"))` marks all tests but
-    those whose names contain one of these texts, of which each must be in some name."""
+    """Returns the tests that run only on request: `nightly(but=("a", "b"))` marks all tests except
+    those whose names contain one of these texts. Each text must occur in a name."""
     marked = [
         (item, marker.kwargs.get("but", ()))
         for item in items
@@ -54,7 +54,7 @@ def nightly_items(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skips files that hold no test of the part asked for, because importing them takes long."""
+    """Skips files without tests of the requested part, because importing them takes long."""
     if not collection_path.name.startswith("test_"):
         return None
     if config.option.markexpr == "not slow":
@@ -65,9 +65,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_pycollect_makemodule(module_path: Path) -> None:
-    """Sets Hypothesis up before the first file that uses it is imported; importing it takes long.
-    A busy machine makes examples slowly, which is no fault of a test's. HYPOTHESIS_EXAMPLES says
-    how many examples each test has that does not say so itself."""
+    """Configures Hypothesis before the first file that uses it is imported, because importing it
+    takes long. The deadline is off, because a busy machine generates examples slowly.
+    HYPOTHESIS_EXAMPLES sets the number of examples of tests that do not set it."""
     if "hypothesis" in module_path.read_text():
         from hypothesis import HealthCheck, settings
 
@@ -81,8 +81,8 @@ def pytest_pycollect_makemodule(module_path: Path) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks the tests of slow files, and puts those that take longest first, so that processes end
-    together. Leaves out nightly tests, unless the marker or a test is named."""
+    """Marks the tests of slow files and sorts the longest ones first, so that workers end together.
+    Deselects nightly tests unless the marker or a test is named."""
     for item in items:
         if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
@@ -96,7 +96,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says in one line what was skipped for want of which program, and how to get it."""
+    """Prints a line with the programs whose absence has skipped tests, and the command that
+    installs them."""
     skipped = terminalreporter.stats.get("skipped", ())
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
     missing = [f"{reason} ({count})" for reason, count in reasons.items() if MISSING in reason]
@@ -106,7 +107,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Servers under test neither find nor leave anything in the user's directories."""
+    """Separates servers under test from the user's directories."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
@@ -115,8 +116,8 @@ def user_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
 
 @pytest.fixture(autouse=True)
 def signal_handlers() -> Iterator[None]:
-    """A server that ends within a test leaves signals ignored, as a process about to end should;
-    the processes that later tests start would inherit that, and never end."""
+    """Restores signal handlers. A server in a test leaves signals ignored when it ends; later child
+    processes would inherit that and could not be stopped."""
     handlers = {
         number: signal.getsignal(number)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)

@@ -1,4 +1,4 @@
-"""A server of streams within a test, which leaves no connection open."""
+"""A server of streams within a test that leaves no connection open."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def serving(handle: Handle) -> AsyncIterator[int]:
-    """Yields the port of a server. At the end its connections are cut and its handlers end."""
+    """Yields the port of a server. At the end its connections are aborted and its handlers end."""
     writers: set[asyncio.StreamWriter] = set()
     handlers: set[asyncio.Task[None]] = set()
 

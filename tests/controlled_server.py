@@ -1,4 +1,4 @@
-"""The real server process around a model that does as its prompts say.
+"""The real server process with a model that its prompts control.
 
 python -m tests.controlled_server LOADING_SECONDS serve FLAG...
 """
@@ -28,8 +28,8 @@ from tests.paths import FIXTURES
 
 NAME = "controlled"
 RAISE, HANG, NAN, DAMAGE, SLOW = 1, 2, 3, 4, 8
-"""First tokens of prompts at which the model raises an error, never returns, says NaN of this
-prompt after some tokens, or of every prompt from then on, or takes `SLOW_SECONDS` for each of its
+"""First tokens of prompts at which the model raises an error, never returns, returns NaN for this
+prompt after some tokens or for every prompt from then on, or takes `SLOW_SECONDS` for each of its
 tokens."""
 
 SLOW_SECONDS = 0.2
@@ -38,7 +38,7 @@ STEP_SECONDS = 0.01
 
 
 class ControlledModel(FakeModel):
-    """Takes its time for a step."""
+    """A model whose steps take some time."""
 
     def __init__(self, vocab_size: int) -> None:
         super().__init__(block_size=16)

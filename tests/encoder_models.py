@@ -1,4 +1,4 @@
-"""Directories of tiny encoders, made once in a process."""
+"""Directories of tiny encoders, made once per process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ atexit.register(_FOLDER.cleanup)
 
 @cache
 def encoder_dir(num_labels: int = 0, pooling: str = "") -> Path:
-    """An embedding model; with labels a classifier."""
+    """Returns the directory of an embedding model, or of a classifier if labels are given."""
     directory = Path(_FOLDER.name, f"tiny-{num_labels}{pooling}")
     write_encoder(replace(ENCODER_SHAPES["tiny"], num_labels=num_labels), directory, 0, pooling)
     return directory
@@ -34,8 +34,9 @@ def encoder_dir(num_labels: int = 0, pooling: str = "") -> Path:
 
 @cache
 def picture_encoder_dir() -> Path:
-    """A model of the form of Qwen3-VL-Embedding: the tiny vision model, which is a Qwen2-VL,
-    without its last matrix, with positions of patches and with the inputs of `deepstack`."""
+    """Returns the directory of a model with the files of Qwen3-VL-Embedding: the tiny vision model
+    (Qwen2-VL) without its last matrix, with positions of patches and with the inputs of
+    `deepstack`."""
     directory = Path(_FOLDER.name, "pictures")
     shutil.copytree(TINY_VLM, directory)
     config = json.loads((directory / "config.json").read_text())
@@ -71,7 +72,7 @@ def picture_encoder_dir() -> Path:
 
 
 def _use_features(language: ov.Model, size: int) -> None:
-    """Adds the features of the patches to the inputs at their places."""
+    """Adds the features of the patches to the inputs at their positions."""
     [embeds] = [each for each in language.inputs if "inputs_embeds" in each.names]
     users = embeds.get_target_inputs()
     mask = parameter("visual_pos_masks", [-1, -1], np.bool_)

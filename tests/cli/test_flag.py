@@ -32,7 +32,7 @@ def test_adapter_with_a_path_that_the_api_refuses_is_refused() -> None:
             setting.adapters(f"x={path}")
 
 
-# What values of flags are read as, and what is said of wrong ones.
+# Parsed values of flags, and the errors for wrong ones.
 
 
 @pytest.mark.parametrize(

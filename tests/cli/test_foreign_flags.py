@@ -28,11 +28,11 @@ from fastovms.server_config import (
 )
 from tests.cli.test_flags import arguments_of
 
-# Command lines of other servers, in this one's spelling.
+# Command lines of other servers, translated into this server's flags.
 
 
 def normalize(line: list[str]) -> list[str]:
-    """Returns a line as it is parsed."""
+    """Returns a command line as it is parsed."""
     name, *rest = with_command(line)
     if name not in COMMANDS:
         return [name, *rest]
@@ -50,7 +50,7 @@ def normalize(line: list[str]) -> list[str]:
         ("org/a_b --port 1", "serve org/a_b --port 1"),
         ("--help", "--help"),
         ("--version", "--version"),
-        # A switch whose name here says the opposite.
+        # A switch whose name here has the opposite meaning.
         ("--disable-fastapi-docs", "serve --no-enable-docs"),
         ("--disable-fastapi-docs=false", "serve --enable-docs"),
         ("--no-disable-fastapi-docs", "serve --enable-docs"),
@@ -76,7 +76,8 @@ def normalize(line: list[str]) -> list[str]:
         ("m --api-key a b c --port 1", "serve m --api-key a --api-key b --api-key c --port 1"),
         ("--api_key a b --model m", "serve --api-key a --api-key b --model m"),
         ("--api-key a m", "serve --api-key a m"),
-        # In OVMS's lines --port is for gRPC, wherever it stands, and the default address any.
+        # In OVMS's command lines --port is for gRPC in any position, and the default address is
+        # any.
         ("--port 9000 --rest_port 8000",
          "serve --grpc-port 9000 --port 8000 --host 0.0.0.0"),
         ("--rest_port=8000 --port=9000", "serve --port=8000 --grpc-port=9000 --host 0.0.0.0"),
@@ -97,7 +98,7 @@ def test_every_alias_names_a_flag():
     assert not names & {*ALIASES, *SHORT_NAMES}
 
 
-# Flags of other servers: used, told as unused, or refused where they are wrong.
+# Flags of other servers: used, logged as unused, or refused with a wrong value.
 
 
 OVMS_LINE = """
@@ -145,7 +146,7 @@ def test_line_of_ovms_becomes_settings():
 
 
 OVMS_FLAGS = (Path(__file__).parent / "ovms_flags.txt").read_text().split()
-"""Those of `ovms --help` of 2026.4, of all tasks, and those that it had before."""
+"""The flags of `ovms --help` of 2026.4 for all tasks, and those of earlier versions."""
 
 
 def test_every_flag_of_ovms_is_known():

@@ -39,7 +39,7 @@ from fastovms.server_config import (
 )
 from tests.ovms.test_graph import write as write_graph
 
-# Which models a line and its environment mean, and with which settings.
+# The models and settings of a command line and its environment.
 
 
 def chosen(*line: str, environ: Mapping[str, str] | None = None) -> list[ModelSource]:
@@ -282,7 +282,7 @@ def test_incomplete_or_contradictory_batch_arguments_are_refused(
     assert not calls
 
 
-# Command lines are read, with what variables add to them.
+# Command lines with the settings of environment variables.
 
 
 def test_extra_arguments_precede_variables_and_follow_flags(monkeypatch):
@@ -316,7 +316,7 @@ def test_wrong_line_is_refused_with_one_line(arguments, message, capsys):
 
 
 def refused(capfd, *arguments: str) -> str:
-    """The one line on stderr with which the command refuses to start."""
+    """Returns the line on stderr with which the command refuses to start."""
     try:
         code = main(arguments)
     except SystemExit as exit:

@@ -38,7 +38,7 @@ LICENSE "MIT"
 
 
 def read(path: Path, *line: str) -> tuple[list[ModelSource], Settings, list[str]]:
-    """Returns the models, the settings and the lines for what is not used."""
+    """Returns the models, the settings and the lines about unused instructions."""
     parser = argparse.ArgumentParser()
     add_serving_arguments(parser, shows_all=True)
     arguments = parser.parse_args([*line, "--modelfile", str(path)])

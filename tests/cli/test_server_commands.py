@@ -165,7 +165,7 @@ async def expect_all(place: str) -> None:
 @pytest.mark.nightly(but=("directory",))
 @pytest.mark.slow
 def test_state_is_migrated_exported_and_imported(place, tmp_path, capsys):
-    """From a directory to a place, from there into a file, and from that to a directory."""
+    """From a directory to another place, then into a file, and then to a directory."""
     start, file, end = (str(tmp_path / name) for name in ("start", "file", "end"))
     asyncio.run(fill(start))
     assert main(["state", "migrate", start, place]) == 0

@@ -1,4 +1,4 @@
-"""`fastovms tune` on a real model, and the next start."""
+"""Tests of `fastovms tune` with a real model, and of the next start."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.encoder_models import encoder_dir
 
 @pytest.fixture(autouse=True)
 def steady_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds count, whatever else runs on the machine."""
+    """Makes every measured speed of the memory the same, for any load of the machine."""
     monkeypatch.setattr("fastovms.cli.tuning_report.MemoryReader", lambda: lambda: 1.0)
 
 
 @pytest.fixture
 def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A measurement is as short as it may be."""
+    """Makes a measurement as short as possible."""
     measure = partial(measure_all, num_rounds=MIN_ROUNDS)
     monkeypatch.setattr("fastovms.cli.tuning_report.measure_all", measure)
 
@@ -82,7 +82,7 @@ def test_tune_refuses_an_embedding_model(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def report_of(name: str, **fields: Any) -> TuningReport:
-    """A report of one way to run a model."""
+    """Returns a report of one way to run a model."""
     report = TuningReport(
         loads={name: {case: [0.1] for case in LOAD_CASES}},
         gains={name: 1.0},

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server that answers as a test says, in a thread of its own."""
+"""An OpenAI-compatible server in a thread that sends scripted answers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ TLS: Final = ROOT / "tests/http/tls"
 
 @dataclass
 class Script:
-    """How requests are answered.
+    """The answers to requests.
 
     Attributes:
-        sends_usage: whether streams end with their numbers of tokens.
-        statuses: of the next answers, 200 where none is left.
-        events: what chats stream in place of one event a token.
-        pause: seconds before each event.
-        received: headers and bodies of all requests with one.
-        most_at_once: requests that have run at the same time.
+        sends_usage: whether streams end with their usage.
+        statuses: the statuses of the next answers; 200 where none is left.
+        events: the events of a streamed chat, instead of one event per token.
+        pause: the seconds before each event.
+        received: the headers and bodies of all requests with a body.
+        most_at_once: the greatest number of concurrent requests.
     """
 
     sends_usage: bool = True
@@ -41,7 +41,7 @@ class Script:
     num_running: int = 0
 
     def wait_until_received(self, number: int, deadline: float = 60.0) -> None:
-        """Returns when so many requests with a body have come."""
+        """Returns when the given number of requests with a body were received."""
         end = time.monotonic() + deadline
         while len(self.received) < number:
             assert time.monotonic() < end, f"{len(self.received)} requests have come"

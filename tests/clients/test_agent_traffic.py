@@ -1,7 +1,7 @@
-"""What Codex, Claude Code and OpenAI's Agents SDK for JavaScript send in tasks of three calls, sent
-again: see `tests.clients.agents`.
+"""Replays the requests of Codex, Claude Code and OpenAI's Agents SDK for JavaScript in tasks with
+three calls: see `tests.clients.agents`.
 
-Codex sends it over a WebSocket connection, on which each message continues the response before.
+Codex uses a WebSocket connection, on which each message continues the previous response.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def sent_by(agent: str) -> list[dict[str, Any]]:
 
 
 def answer_to(url: str, entry: dict[str, Any]) -> tuple[Message, list[bytes]]:
-    """Sends a recorded request again, and returns the headers and lines of its answer."""
+    """Sends a recorded request and returns the headers and lines of its answer."""
     headers = {"Content-Type": "application/json", **entry["headers"]}
     request = urllib.request.Request(
         url + entry["path"], json.dumps(entry["body"]).encode(), headers
@@ -58,7 +58,7 @@ def answer_to(url: str, entry: dict[str, Any]) -> tuple[Message, list[bytes]]:
 
 
 def next_call(text: str) -> int:
-    """The number of the call that an answer makes; 0 = it is the end."""
+    """Returns the number of the call in an answer; 0 = it is the last answer."""
     found = re.findall(r"RES%sT(\d)", text)
     assert found or "All is done." in text
     return int(found[-1]) if found else 0

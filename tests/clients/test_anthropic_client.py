@@ -1,5 +1,5 @@
-"""Anthropic's client against the real server: its helpers for streams, tools, objects, counting and
-lists of models, and its errors."""
+"""Tests of Anthropic's client with the real server: streams, tools, objects, token counts, lists of
+models, and errors."""
 
 from __future__ import annotations
 

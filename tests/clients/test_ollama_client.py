@@ -1,4 +1,4 @@
-"""Ollama's client against the real server: chats, streams, tools, formats, models."""
+"""Tests of Ollama's client with the real server: chats, streams, tools, formats, models."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""OpenAI's Agents SDK against the real server: its loop of tools over either API, namespaces,
-sessions that compact themselves, and hosted tools, which are passed over."""
+"""Tests of OpenAI's Agents SDK with the real server: its tool loop with both APIs, namespaces,
+sessions that compact themselves, and hosted tools, which are ignored."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     )
 
 NAME = "gpt-demo"
-"""Sessions compact themselves only for models whose names begin as OpenAI's do."""
+"""A model name of OpenAI's, because sessions compact themselves only for such names."""
 
 pytestmark = pytest.mark.filterwarnings("default")
 

@@ -1,4 +1,4 @@
-"""OpenAI's client for Python against the real server: tools of all kinds, and compactions."""
+"""Tests of OpenAI's client for Python with the real server: tools of all kinds, and compaction."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_compacted_conversation_keeps_its_facts(client):
 
 
 def test_decisions_have_a_typed_answer_for_each_question(client):
-    """What is read agrees with the log probabilities of a chat's first token."""
+    """The answers agree with the log probabilities of a chat's first token."""
     questions = [
         {"type": "predicate", "name": "wet", "instructions": "The street is wet."},
         {"type": "choice", "instructions": "Who?", "choices": [{"value": "a"}, {"value": True}]},
@@ -169,7 +169,7 @@ def test_decisions_have_a_typed_answer_for_each_question(client):
 
 
 def test_a_text_that_repeats_itself_is_ended(client):
-    """Also while drafts are guessed, which a text of one token makes easy."""
+    """Also with drafts, which a text of one repeated token makes easy."""
     limits = {"max_pattern_size": 2, "min_count": 5}
     more = {"allowed_token_ids": [100], "repetition_detection": limits, "ignore_eos": True}
     given = {"model": NAME, "temperature": 0, "extra_body": more}

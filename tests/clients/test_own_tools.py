@@ -1,5 +1,5 @@
-"""Clients with the tools that their vendors describe and that they run themselves, against the
-server of `tests.clients.agents.server`: each call really runs, and the answer has its result."""
+"""Tests of clients that run the tools which their vendors define, with the server of
+`tests.clients.agents.server`: each call is executed, and the answer contains its result."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def shell(command: list[str] | str) -> str:
 
 
 class Editor:
-    """Creates no files, and notes what it was asked for."""
+    """Creates no files, and records its calls."""
 
     def __init__(self) -> None:
         self.asked: list[Any] = []
@@ -129,7 +129,7 @@ def test_items_and_events_match_the_types_of_openai(url: str, tool: Any, kind: s
 
 
 class Memory(BetaAbstractMemoryTool):
-    """Has notes at the directory of memories."""
+    """Has notes in the directory of memories."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ def test_anthropic_tool_runner_reads_its_memory(url: str, streamed: bool) -> Non
 
 
 class Desktop(BetaAbstractComputerToolset20260801):
-    """Can wait."""
+    """Supports the action "wait"."""
 
     def wait(self, context: Any, input: Any) -> str:
         return f"RESULT{input.duration}"

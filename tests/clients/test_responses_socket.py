@@ -1,4 +1,4 @@
-"""OpenAI's client for Python against the real server: the Responses API over WebSocket."""
+"""Tests of OpenAI's client for Python with the real server: the Responses API over WebSocket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDS = ("response.completed", "response.incomplete", "response.failed", "error")
 
 
 PATIENT: Final[Any] = {"open_timeout": DEADLINE}
-"""Options of connections: a busy server takes longer to open one than the 10 s of the client."""
+"""Options of connections: a busy server needs more time to open one than the client's 10 s."""
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def connection(client: openai.OpenAI) -> Iterator[ResponsesConnection]:
 
 @pytest.fixture(scope="module")
 def limited() -> Iterator[Server]:
-    """A server that takes bodies of 1 MiB."""
+    """A server whose bodies have at most 1 MiB."""
     server = start_server("--max-body", "1M")
     yield server
     stop_server(server)
 
 
 def events(connection: ResponsesConnection) -> list[Any]:
-    """The events of a response, to its last one."""
+    """Returns the events of a response up to its last one."""
     return events_to(connection, *ENDS)
 
 
@@ -59,7 +59,8 @@ def events_to(connection: ResponsesConnection, *kinds: str) -> list[Any]:
 
 
 def comparable(found: list[Any]) -> list[tuple[str, str]]:
-    """The types and texts of events, with deltas in a row joined: how many there are is chance."""
+    """Returns the types and texts of events with successive deltas joined, because their number
+    varies."""
     joined: list[tuple[str, str]] = []
     for event in found:
         text = str(getattr(event, "delta", getattr(event, "text", "")))
@@ -101,7 +102,7 @@ def test_a_response_that_is_not_stored_is_continued(client, connection):
     whole = client.responses.create(**GIVEN, input=items, max_output_tokens=4)
     assert second.output_text == whole.output_text
     assert second.usage.input_tokens == whole.usage.input_tokens
-    # Only the connection that made it knows it.
+    # Only the connection that created it can refer to it.
     with client.responses.connect(websocket_connection_options=PATIENT) as other:
         other.response.create(**GIVEN, input="Go on", previous_response_id=first.id)
         [event] = events(other)
@@ -150,7 +151,7 @@ def _nested(levels: int) -> str:
 
 
 LARGE = '"user": "' + "x" * 70_000 + '"'
-"""A member that makes a message large enough to be read in a thread."""
+"""A member that makes a message large enough to be decoded in a thread."""
 
 HOSTILE = {
     "arrays nested 253 deep": f'"zzz": {_nested(253)}',
@@ -184,7 +185,7 @@ ONLY_HERE = ("stream_id", "generate")
 
 @pytest.mark.parametrize("size", ["small", "large"])
 def test_invalid_message_has_the_error_of_http(server, connection, size):
-    """Whatever is wrong with a message."""
+    """For any fault of a message."""
     for name, member in HOSTILE.items():
         rest = f"{member}, {LARGE}" if size == "large" else member
         body = f'{{"type": "response.create", "max_output_tokens": 1, "input": "Hi", {rest}}}'
@@ -241,7 +242,7 @@ def test_waiting_messages_are_bounded_in_bytes(limited):
 
 
 def test_memory_of_unstored_responses_is_counted_and_bounded(limited):
-    """A chain may have as many bytes as a body, which would have to bring it otherwise."""
+    """A chain may have as many bytes as a request body, which would contain it otherwise."""
     with (
         limited.client("/v1") as client,
         client.responses.connect(websocket_connection_options=PATIENT) as connection,
@@ -289,7 +290,7 @@ def test_cancelled_response_is_stored_and_can_be_continued(server, prefix):
 
 
 def test_an_unstored_response_continues_a_stored_one(client, connection):
-    """And is continued with all that came before, also by one that is stored."""
+    """It is continued with its whole history, also by a stored response."""
     asked = {"model": NAME, "temperature": 0, "max_output_tokens": 3}
     first = client.responses.create(**asked, input="My name is Alice.")
     ids, inputs = [first.id], [first.usage.input_tokens]
@@ -321,7 +322,7 @@ def test_messages_beyond_the_queue_are_refused_with_429(connection):
 
 
 def test_a_response_is_cancelled_while_its_history_is_compacted(connection):
-    """Nothing has been told of it then."""
+    """Before its first event."""
     said = {"role": "assistant", "content": "Once upon a time. " * 20}
     compaction = [{"type": "compaction", "compact_threshold": 5}]
     create(

@@ -1,4 +1,4 @@
-"""The Responses API over WebSocket, through TLS and a Unix socket."""
+"""Tests of the Responses API over WebSocket with TLS and with a Unix socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 TLS = Path(__file__).parent.parent / "http/tls"
 LINGER = ("--linger-timeout", "1h")
-"""A server that lingered at the end of a connection would outlast the patience of the test."""
+"""Flags of a server that closes connections at once, so that the test need not wait."""
 
 Connect = Callable[..., AbstractAsyncContextManager[ClientConnection]]
 
@@ -52,8 +52,8 @@ def over_a_unix_socket(folder: Path) -> Iterator[Connect]:
 def test_second_turn_continues_an_unstored_response_on_each_transport(
     opened: Callable[[Path], AbstractContextManager[Connect]], tmp_path: Path
 ) -> None:
-    """The second turn continues the first one, which is not stored; then the connection closes at
-    once. (The threads of the synchronous client race in `close` when it reads TLS.)"""
+    """The second turn continues the first one, which is not stored; then the connection is closed.
+    (The threads of the synchronous client race in `close` with TLS.)"""
 
     async def two_turns(connect_to_server: Connect) -> tuple[dict[str, Any], int | None]:
         async with connect_to_server(

@@ -1,4 +1,4 @@
-"""Answers of every endpoint are what the types of the vendors' own packages say, strictly."""
+"""Tests the answers of every endpoint strictly against the types in the vendors' packages."""
 
 from __future__ import annotations
 
@@ -58,8 +58,9 @@ ANSWERS: list[tuple[str, dict[str, Any], Any]] = [
     ("/v1/messages", {**CHAT, **THINKS}, Message),
     ("/v1/messages/count_tokens", CHAT, MessageTokensCount),
 ]
-"""Not among them: `/responses/compact` repeats messages of the user, and `/completions` has nulls
-where a stream goes on, and of the first token that `echo` repeats, as OpenAI has both."""
+"""The checked endpoints. `/responses/compact` is not checked, because it repeats the user's
+messages, nor is `/completions`, whose nulls in streams and for the first token of `echo` equal
+OpenAI's."""
 
 STREAMS: list[tuple[str, dict[str, Any], Any]] = [
     ("/v1/chat/completions", {**CHAT, **LOGPROBS}, ChatCompletionChunk),
@@ -80,10 +81,10 @@ COMPLETE = (
     ToolUseBlock,
     ModelInfo,
 )
-"""Types of which Anthropic's published schema requires each member, null or not."""
+"""Types for which Anthropic's schema requires each member, which may be null."""
 
 OPTIONAL = {"diagnostics", "speed", "toolset_name"}
-"""Members that this schema has not, or of beta features."""
+"""Members that are not in this schema, or belong to beta features."""
 
 
 def send(server: Server, path: str, body: object = None, **headers: str) -> bytes:
@@ -93,7 +94,7 @@ def send(server: Server, path: str, body: object = None, **headers: str) -> byte
 
 
 def check(data: bytes, kind: Any) -> Any:
-    """Checks a JSON text, in which a null is not the same as an absent member."""
+    """Validates a JSON text, in which null differs from an absent member."""
     read = TypeAdapter(kind).validate_json(data, strict=True)
     for value in parts(read):
         if isinstance(value, COMPLETE):

@@ -1,4 +1,4 @@
-"""Anthropic's and Ollama's clients send images to a real server with a model that takes them."""
+"""Tests of Anthropic's and Ollama's clients that send images to a real vision server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = TINY_VLM.name
 PICTURE, BLUE_PICTURE = (base64.b64encode(png(84, 56, *color)).decode() for color in ((), (BLUE,)))
 GREEDY = {"temperature": 0, "num_predict": 8}
 NUM_IMAGE_TOKENS = 8
-"""What one picture adds to a prompt: six tokens between two."""
+"""The number of tokens of one image: six between two markers."""
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -51,7 +51,7 @@ def user(*blocks: dict[str, Any], text: str = "what?") -> dict[str, Any]:
 
 
 def shot(data: str) -> list[dict[str, Any]]:
-    """A tool has returned a picture."""
+    """Returns the result of a tool with an image."""
     use = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [image(data)]}
     return [
@@ -67,7 +67,7 @@ def asked(messages: list[dict[str, Any]], **fields: Any) -> Any:
 
 
 def read(message: anthropic.types.Message) -> int:
-    """How many tokens its prompt had."""
+    """Returns the number of tokens of a prompt."""
     return message.usage.input_tokens + (message.usage.cache_read_input_tokens or 0)
 
 

@@ -1,4 +1,4 @@
-"""What each alert fires at, and what it does not fire at, as unit tests of promtool."""
+"""The series at which each alert fires and does not fire, as unit tests of promtool."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ANSWERS: Final = "fastovms_http_requests_total"
 
 
 class AlertCase(NamedTuple):
-    """One alert.
+    """An alert.
 
     Attributes:
-        at: when it fires, with the series of `firing`, and not with those of `quiet`: values of
-            each minute in promtool's notation.
-        summary: what it says then.
-        of_model: whether it names the model.
+        at: the time at which it fires with the series of `firing`, and does not with those of
+            `quiet`. Series are values of each minute in promtool's notation.
+        summary: its text then.
+        of_model: whether its labels include the model.
     """
 
     alert: str
@@ -124,7 +124,7 @@ def rules() -> dict[str, dict[str, Any]]:
 
 
 def unit_tests() -> dict[str, object]:
-    """Returns what `promtool test rules` reads."""
+    """Returns the input of `promtool test rules`."""
     return {
         "rule_files": [str(ALERTS)],
         "evaluation_interval": "1m",

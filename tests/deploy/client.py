@@ -1,4 +1,4 @@
-"""A client of balancers that keeps to HTTP/1.1, and sees when each piece of an answer comes."""
+"""An HTTP/1.1 client of balancers that returns each piece of an answer as it is received."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ DEADLINE = 120.0
 
 
 class Client:
-    """One connection."""
+    """A connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def send(self, method: str, path: str, body: bytes | None = None, **headers: str) -> None:
-        """Sends a request; its body as one chunk where a header says that it is chunked."""
+        """Sends a request; the body is one chunk if a header announces chunks."""
         lines = [f"{method} {path} HTTP/1.1", "Host: localhost"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         if body is not None and "transfer_encoding" in headers:
@@ -32,7 +32,7 @@ class Client:
         await self._writer.drain()
 
     async def read(self) -> bytes:
-        """Returns what comes next; b"" = the connection has ended."""
+        """Returns the next bytes; b"" = the connection has ended."""
         async with asyncio.timeout(DEADLINE):
             try:
                 return await self._reader.read(65536)
@@ -40,7 +40,7 @@ class Client:
                 return b""
 
     async def read_until(self, text: bytes) -> bytes:
-        """Returns all that comes until `text` is there."""
+        """Returns all bytes up to `text`."""
         data = b""
         while text not in data:
             piece = await self.read()
@@ -75,7 +75,7 @@ async def connected(port: int) -> AsyncIterator[Client]:
 async def ask(
     port: int, method: str, path: str, body: bytes | None = None, **headers: str
 ) -> Answer:
-    """Asks over a connection of its own."""
+    """Sends a request over a new connection."""
     async with connected(port) as client:
         return await client.ask(method, path, body, **headers)
 

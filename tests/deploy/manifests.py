@@ -1,4 +1,4 @@
-"""Renders the overlays for Kubernetes, and checks resources against schemas."""
+"""Renders the overlays for Kubernetes and validates resources against schemas."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ import yaml
 KUBERNETES = Path(__file__).parents[2] / "deploy/kubernetes"
 OVERLAYS = sorted(path.parent.name for path in KUBERNETES.glob("overlays/*/kustomization.yaml"))
 KUBERNETES_VERSION = "1.32"
-"""The oldest version that the manifests are for."""
+"""The oldest supported version of Kubernetes."""
 
 Resource = dict[str, Any]
 
 
 def overlay(name: str) -> list[Resource]:
-    """Returns the resources of an overlay, as kubectl would apply them."""
+    """Returns the resources of an overlay as kubectl would apply them."""
     return list(yaml.safe_load_all(_rendered(name)))
 
 
@@ -44,8 +44,8 @@ def of_kind(resources: list[Resource], *kinds: str) -> list[Resource]:
 
 
 def pods(resources: list[Resource]) -> Iterator[tuple[Resource, Resource]]:
-    """Yields the metadata and the specification of each template of pods. KServe's runtime is one
-    as well, but for the settings of the whole pod."""
+    """Yields the metadata and the specification of each pod template, including KServe's runtime,
+    which lacks the settings of a whole pod."""
     for deployment in of_kind(resources, "Deployment"):
         template = deployment["spec"]["template"]
         yield template["metadata"], template["spec"]
@@ -62,11 +62,12 @@ def our_containers(resources: list[Resource]) -> Iterator[tuple[Resource, Resour
 
 
 def check_schema(resource: Resource) -> None:
-    """
+    """Validates resources.
+
     Raises:
-        jsonschema.ValidationError: a custom resource has a fault.
-        kubernetes_validate.ValidationError: another one has.
-        kubernetes_validate.SchemaNotFoundError: nothing is known of its kind.
+        jsonschema.ValidationError: a custom resource is invalid.
+        kubernetes_validate.ValidationError: another resource is invalid.
+        kubernetes_validate.SchemaNotFoundError: its kind has no schema.
     """
     group, _, version = resource["apiVersion"].rpartition("/")
     file = KUBERNETES / "schemas" / f"{resource['kind'].lower()}.{group}_{version}.json"
@@ -77,8 +78,8 @@ def check_schema(resource: Resource) -> None:
 
 
 def _closed(schema: Any) -> Any:
-    """Refuses fields that a schema does not name: an API server would drop them, and a misspelt one
-    would pass for one that is not there."""
+    """Forbids fields that a schema does not name: an API server would drop them, so that a misspelt
+    field would have no effect."""
     if isinstance(schema, list):
         return [_closed(item) for item in schema]
     if not isinstance(schema, dict):

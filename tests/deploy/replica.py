@@ -1,4 +1,4 @@
-"""Servers that stand for replicas behind a balancer: they tell what they were asked."""
+"""Servers that stand for replicas behind a balancer and record their requests."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ FULL = Response(503, b'{"error": {"message": "full"}}', headers=(("Retry-After",
 
 
 class Replica:
-    """What one replica is asked, and how it answers.
+    """A fake replica.
 
-    `/stream` sends what is put on `frames`, None ends it. `/slow` waits for `release`. What else is
-    asked is answered with the name of the replica and the fields of the request.
+    `/stream` sends the items of `frames`; None ends it. `/slow` waits for `release`. Other paths
+    return the name of the replica and the fields of the request.
 
     Attributes:
-        requests: but for probes.
-        is_full: it answers with 503.
-        arrivals: gets this replica each time that `/stream` or `/slow` is asked.
-        cancelled: is set when a client leaves a stream.
+        requests: all requests except probes.
+        is_full: whether it answers with 503.
+        arrivals: gets this replica for each request to `/stream` or `/slow`.
+        cancelled: set when a client disconnects from a stream.
     """
 
     def __init__(self, name: str, arrivals: asyncio.Queue[Replica]) -> None:
@@ -61,7 +61,7 @@ class Replica:
         self.address = self._server.addresses[0].removeprefix("http://")
 
     async def kill(self) -> None:
-        """Ends it as a crash does: connections are reset."""
+        """Ends the replica as a crash does: connections are reset."""
         if self._server is not None:
             await self._server.close()
             self._server = None
@@ -101,7 +101,7 @@ class Replica:
 
 @asynccontextmanager
 async def replicas(*names: str) -> AsyncIterator[list[Replica]]:
-    """Runs a replica of each name. They have one queue of arrivals."""
+    """Runs a replica with each name. They share the queue of arrivals."""
     arrivals: asyncio.Queue[Replica] = asyncio.Queue()
     running = [Replica(name, arrivals) for name in names]
     try:

@@ -1,4 +1,4 @@
-"""The configurations of static replicas in the real Envoy and HAProxy, before fake replicas."""
+"""Tests of the configurations of static replicas in real Envoy and HAProxy, with fake replicas."""
 
 from __future__ import annotations
 
@@ -47,8 +47,9 @@ class BalancedFleet(Fleet):
     """Replicas behind a balancer."""
 
     async def names(self, count: int, session: str) -> set[str]:
-        """Asks so often in one session, over one connection: a balancer is then done with a request
-        before the next one comes. Returns the names of the replicas that answer."""
+        """Sends the given number of requests of one session over one connection, so that a balancer
+        completes each request before the next one. Returns the names of the replicas that answered.
+        """
         async with connected(self.port) as client:
             answers = [
                 await client.ask("POST", CHATS, chat("Hi"), x_session_id=session)
@@ -58,13 +59,13 @@ class BalancedFleet(Fleet):
         return {json_of(answer)["replica"] for answer in answers}
 
     async def home_and_other(self) -> tuple[Replica, Replica]:
-        """Returns the replica of session "s", of two, and the other one."""
+        """Returns the replica of session "s" and the other one of two."""
         [name] = await self.names(1, "s")
         home, other = self.with_other(name)
         return home, other
 
     async def key(self, path: str, body: object, **headers: str) -> str | None:
-        """Returns the key with which a replica is asked."""
+        """Returns the key in a replica's request."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         answer = await ask(self.port, "POST", path, data, **headers)
         key: str | None = json_of(answer)["headers"].get("x-fastovms-affinity")
@@ -75,7 +76,7 @@ class BalancedFleet(Fleet):
         raise NotImplementedError
 
     async def wait_for_healthy(self, count: int) -> None:
-        """Returns when so many replicas get requests."""
+        """Returns when the given number of replicas get requests."""
         raise NotImplementedError
 
 
@@ -84,7 +85,7 @@ class BalancedFleet(Fleet):
 
 @dataclass(frozen=True)
 class EnvoyFleet(BalancedFleet):
-    """Replicas behind an Envoy, which runs in `folder`."""
+    """Replicas behind an Envoy that runs in `folder`."""
 
     envoy: Envoy
     folder: Path
@@ -149,7 +150,7 @@ class HaproxyFleet(BalancedFleet):
 
 
 def configuration(bind: str, addresses: list[str]) -> str:
-    """Returns the file, for these addresses."""
+    """Returns the configuration file for these addresses."""
     kept = re.sub(r"^    server .*\n", "", CONFIGURATION.read_text(), flags=re.MULTILINE)
     servers = "".join(f"    server {n} {address}\n" for n, address in enumerate(addresses))
     return re.sub(r"^    bind \S+", f"    bind {bind}", kept, flags=re.MULTILINE) + servers
@@ -157,7 +158,7 @@ def configuration(bind: str, addresses: list[str]) -> str:
 
 @contextmanager
 def running_haproxy(folder: Path, listener: socket.socket) -> Iterator[Path]:
-    """Runs it with the folder's file; yields its log."""
+    """Runs HAProxy with the folder's file; yields its log."""
     log = folder / "log"
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -288,18 +289,18 @@ async def test_affinity_key_is_read_from_path_body_and_headers(one):
 
 
 async def test_replica_gets_no_more_than_its_share_of_one_key(two):
-    """Of what all comes with one key at once, no replica gets more than 1.5 times the mean."""
+    """No replica gets more than 1.5 times the mean of concurrent requests with one key."""
     tasks = []
     for _ in range(20):
         tasks.append(asyncio.create_task(ask(two.port, "POST", "/slow", chat("Hi"))))
         await two.arrival()
-    assert max(two.num_asked) <= 1.5 * 20 / 2 + 1  # and the one that is to come
+    assert max(two.num_asked) <= 1.5 * 20 / 2 + 1  # and the one that is being received
     for replica in two.replicas:
         replica.release.set()
     assert {answer.status for answer in await asyncio.gather(*tasks)} == {200}
 
 
-# What passes
+# Forwarding
 
 
 async def test_frames_of_a_stream_come_one_by_one_until_the_client_leaves(one):
@@ -307,7 +308,7 @@ async def test_frames_of_a_stream_come_one_by_one_until_the_client_leaves(one):
     async with connected(one.port) as client:
         await client.send("GET", "/stream")
         for number in range(5):
-            # The next frame is not made before this one is there.
+            # The next frame is generated only after this one was received.
             replica.frames.put_nowait(b"data: %d\n\n" % number)
             await client.read_until(b"data: %d\n\n" % number)
     async with asyncio.timeout(DEADLINE):
@@ -319,7 +320,7 @@ async def test_frames_of_a_stream_come_one_by_one_until_the_client_leaves(one):
     ("size", "framing"), [(60_000_000, {}), (2_000_000, {"transfer_encoding": "chunked"})]
 )
 async def test_large_body_passes_with_its_key(one, size, framing):
-    """What is more than a balancer holds, up to the largest that a replica takes."""
+    """A body larger than a balancer's buffer, up to the largest that a replica accepts."""
     body = large_chat("Large", size)
     answer = json_of(await ask(one.port, "POST", CHATS, body, **framing))
     assert answer["length"] == len(body)
@@ -369,11 +370,11 @@ async def test_listener_negotiates_http2_over_tls(tmp_path, balancer):
         writer.close()
 
 
-# What happens to replicas
+# Faults of replicas
 
 
 async def test_request_refused_by_a_full_replica_is_asked_once_elsewhere(two):
-    """Another is asked once; a client gets the refusal when that is full, too."""
+    """It is sent to one other replica; if that is full as well, the client gets the refusal."""
     home, other = await two.home_and_other()
     home.is_full = True
     two.forget()
@@ -387,13 +388,13 @@ async def test_request_refused_by_a_full_replica_is_asked_once_elsewhere(two):
     assert json_of(answer) == {"error": {"message": "full"}}
     assert two.num_asked == [1, 1]
     home.is_full = False
-    assert await two.names(1, "s") == {home.name}  # to be full is no reason for an ejection
+    assert await two.names(1, "s") == {home.name}  # a full replica must not be ejected
 
 
 @pytest.mark.nightly(but=("[envoy-/slow]", "[haproxy-/stream]"))
 @pytest.mark.parametrize("path", ["/stream", "/slow"])
 async def test_killed_replica_ends_its_own_requests_only(two, balancer, path):
-    """Its own requests end and are not asked again, and no other client notices."""
+    """Its own requests end and are not repeated, and no other client is affected."""
     home, other = await two.home_and_other()
     async with connected(two.port) as client:
         ask_for = ("GET", path) if path == "/stream" else ("POST", path, chat("Hi"))
@@ -438,7 +439,7 @@ async def test_draining_replica_gets_no_new_requests(two):
 
 @in_envoy
 async def test_unlisted_replica_finishes_its_streams_and_gets_no_requests(two):
-    """It finishes what it does, and gets nothing new."""
+    """It finishes its streams and gets no new requests."""
     home, other = await two.home_and_other()
     async with connected(two.port) as client:
         await client.send("GET", "/stream", x_session_id="s")

@@ -1,4 +1,4 @@
-"""What the Debian package is built of."""
+"""Tests of the input files of the Debian package."""
 
 from __future__ import annotations
 

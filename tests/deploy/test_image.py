@@ -1,5 +1,5 @@
-"""The image's description, at one with the package, the manifests and the lock file.
-`deploy/image.sh` builds it, which takes minutes."""
+"""Tests that the image's description agrees with the package, the manifests and the lock file.
+`deploy/image.sh` builds the image, which takes minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The manifests for Kubernetes: valid by their schemas, at one with each other and the server."""
+"""Tests of the manifests for Kubernetes: valid by their schemas, consistent with each other and
+with the server."""
 
 from __future__ import annotations
 
@@ -39,13 +40,13 @@ from tests.deploy.manifests import (
 )
 
 ENGINE_STOP = 5.0
-"""Seconds that the end of the engine may take, behind all that flags set."""
+"""The seconds that the end of the engine may take in addition to all flags."""
 
 DEFAULT_GRACE = 30
 """Kubernetes' own default of terminationGracePeriodSeconds."""
 
 OTHERS_VARIABLES = {"HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME", "HF_TOKEN", "HF_HUB_OFFLINE"}
-"""Environment variables that are not the server's own: of XDG, and of huggingface_hub."""
+"""Environment variables that other programs read: XDG's, and those of huggingface_hub."""
 
 SECRETS = "/run/secrets/fastovms"
 
@@ -53,7 +54,7 @@ every_overlay = pytest.mark.parametrize("name", OVERLAYS)
 
 
 def environment(container: Resource, resources: list[Resource]) -> dict[str, str]:
-    """The variables of a container, as far as they are no secrets."""
+    """Returns the variables of a container that are not secrets."""
     found: dict[str, str] = {}
     for source in container.get("envFrom", ()):
         name = source["configMapRef"]["name"]
@@ -64,7 +65,8 @@ def environment(container: Resource, resources: list[Resource]) -> dict[str, str
 
 
 def settings(container: Resource, resources: list[Resource]) -> Settings:
-    """What a container's command line and environment set. A wrong one ends the test."""
+    """Returns the settings of a container's command line and environment. A wrong one ends the
+    test."""
     variables = environment(container, resources)
     arguments = [
         re.sub(r"\$\((\w+)\)", lambda match: variables[match[1]], argument)
@@ -74,7 +76,7 @@ def settings(container: Resource, resources: list[Resource]) -> Settings:
 
 
 def servers(resources: list[Resource]) -> Iterator[tuple[Resource, Resource, Settings]]:
-    """Yields each container that serves, its pod and what is set."""
+    """Yields each container that serves, its pod and its settings."""
     for container, pod in our_containers(resources):
         if container["args"][0] != "pull":
             yield container, pod, settings(container, resources)

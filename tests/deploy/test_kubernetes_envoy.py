@@ -1,5 +1,5 @@
-"""Envoy on Kubernetes: at one with its own configuration, and the real one ends without cutting
-anything."""
+"""Tests of Envoy on Kubernetes: consistent with its static configuration, and the real Envoy ends
+without cutting a stream."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def test_envoy_ends_when_what_it_carries_has_ended(tmp_path: Path) -> None
                 try:
                     await asyncio.to_thread(envoy.wait_for_stat, "server.live", 0)
                     assert (await ask(port, "GET", "/ready")).status == 503
-                    # It is asked no more, but who comes nevertheless is served.
+                    # It gets no new connections from the service, but serves those that arrive.
                     assert (await ask(port, "GET", "/v1/models")).status == 200
                     await asyncio.sleep(0.5)
                     assert drain.returncode is None, "there is a stream"

@@ -1,5 +1,5 @@
-"""A real Prometheus scrapes a real server: the dashboard shows something, and the alerts are what
-they say."""
+"""Tests with a real Prometheus that scrapes a real server: the dashboard has data, and alerts fire
+as described."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ OF_VLLM = {
     "request_prefill_time_seconds", "request_decode_time_seconds",
     "request_max_num_generation_tokens", "request_time_per_output_token_seconds",
 }  # fmt: skip
-"""What the panels of vLLM's own dashboards draw, without its prefix."""
+"""The metrics in the panels of vLLM's own dashboards, without their prefix."""
 
 COMPLETION = {"model": NAME, "prompt": "Once upon a time", "max_tokens": 20}
 CHAT = {"model": NAME, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 10}
@@ -69,19 +69,19 @@ LOAD: tuple[tuple[str, dict[str, object]], ...] = (
 
 
 class Prometheus(NamedTuple):
-    """A Prometheus that runs, with the time at which it began."""
+    """A running Prometheus, with the time of its start."""
 
     url: str
     started: float
 
     def get(self, path: str, **query: object) -> Any:
-        """Returns the data of an answer of its API."""
+        """Returns the data of an API answer."""
         text = urllib.parse.urlencode(query)
         with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{text}", timeout=DEADLINE) as answer:
             return json.load(answer)["data"]
 
     def values(self, expression: str) -> list[float]:
-        """Returns the numbers that an expression has come to since the beginning."""
+        """Returns all values of an expression since the start."""
         found = self.get(
             "query_range", query=expression, start=self.started, end=time.time(), step=1
         )
@@ -97,8 +97,7 @@ class Prometheus(NamedTuple):
 
 @contextmanager
 def running_prometheus(target: str, directory: Path) -> Iterator[Prometheus]:
-    """Runs Prometheus with the configuration that is shipped, which it scrapes `target` by, and
-    once a second."""
+    """Runs Prometheus with the shipped configuration, which scrapes `target` once a second."""
     text = (OBSERVABILITY / "prometheus.yml").read_text()
     for old, new in (
         ("localhost:8000", target),
@@ -162,7 +161,7 @@ def prometheus_of_a_busy_server(directory: Path) -> Iterator[Prometheus]:
 
 
 def expressions() -> dict[str, str]:
-    """Every expression of every panel by its name, with variables as Grafana fills them in."""
+    """Returns every expression of every panel by name, with variables as Grafana replaces them."""
     found = {}
     for panel in dashboard()["panels"]:
         for target in panel.get("targets", ()):
@@ -189,8 +188,8 @@ def test_prometheus_sees_a_server_under_load(tmp_path: Path) -> None:
 
 
 def check_expressions(prometheus: Prometheus) -> None:
-    """Every expression of every panel has data. The last of a short load may not be scraped yet, so
-    that the rarest are waited for."""
+    """Checks that every expression of every panel has data. Waits for the rarest, because the last
+    requests of a short load may not be scraped yet."""
     missing = set(expressions().values())
     deadline = time.monotonic() + DEADLINE
     while missing and time.monotonic() < deadline:
@@ -200,8 +199,8 @@ def check_expressions(prometheus: Prometheus) -> None:
 
 
 def check_alerts(prometheus: Prometheus) -> None:
-    """Every alert is evaluated over series that there are, and none of those fires which a server
-    that does well must not have."""
+    """Checks that every alert is evaluated over existing series, and that no alert of a fault fires
+    for a healthy server."""
     [group] = prometheus.get("rules")["groups"]
     assert {rule["name"] for rule in group["rules"]} == {case.alert for case in CASES}
     for rule in group["rules"]:

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/parts/ray_serve` and `deploy/ray`: parts by themselves, and a cluster."""
+"""Tests of `fastovms/parts/ray_serve` and `deploy/ray`: single parts, and a cluster."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ class Exchange:
 
     Attributes:
         sent: the messages that the proxy has sent to the ASGI server.
-        incoming: those that the proxy receives, before it waits for ever.
+        incoming: the messages that the proxy receives, before it waits forever.
     """
 
     def __init__(self, **scope: object) -> None:
@@ -352,12 +352,12 @@ async def test_proxy_does_not_complete_a_truncated_answer() -> None:
     assert asked.sent[-1]["more_body"]
 
 
-# What Ray calls in its own processes.
+# Calls that Ray makes in its own processes.
 
 
 @pytest.fixture(scope="session")
 def ray_serve() -> None:
-    """Imports Ray, whose own deprecated calls are no faults of the tests."""
+    """Imports Ray, whose own calls of deprecated functions must not fail the tests."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         importlib.import_module("ray.serve")
@@ -397,7 +397,7 @@ NAMES = ("a", "b", "c", "d")
 
 
 async def choose(session_id: str, names: tuple[str, ...] = NAMES) -> list[list[str]]:
-    """Returns the groups of replicas, by name, that a new router ranks for a session."""
+    """Returns the groups of replicas, by name, in the ranking of a new router for a session."""
     from ray.serve._private.common import DeploymentHandleSource
     from ray.serve.config import DeploymentID, ReplicaID
 
@@ -489,7 +489,7 @@ class Server:
     """A replica's server.
 
     Attributes:
-        port: its own, behind Ray's proxy.
+        port: its own port behind Ray's proxy.
     """
 
     pid: int
@@ -509,7 +509,7 @@ class Server:
 
 
 class RayCluster:
-    """`serve run` in a process group of its own."""
+    """`serve run` in its own process group."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as free:
@@ -553,7 +553,7 @@ class RayCluster:
         self.process.stdout.close()
 
     def servers(self) -> list[Server]:
-        """Returns those that have begun to listen."""
+        """Returns the servers that listen."""
         found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -570,7 +570,7 @@ class RayCluster:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", **options)
 
     def stream(self, client: openai.OpenAI) -> openai.Stream[Completion]:
-        """Begins a stream that takes a second or more."""
+        """Starts a stream that takes a second or more."""
         return client.completions.create(
             model=self.name,
             prompt=PROMPT,
@@ -629,7 +629,7 @@ def test_disconnected_client_ends_its_request(cluster: RayCluster) -> None:
 @needs_ray
 def test_second_replica_starts_and_a_killed_one_is_replaced(cluster: RayCluster) -> None:
     def read_stream(session: int) -> int:
-        """Returns how many samples came to their ends, -1 if the stream broke off."""
+        """Returns the number of complete samples; -1 if the stream ended early."""
         with cluster.client(default_headers={"x-session-id": str(session)}) as client:
             try:
                 chunks = list(cluster.stream(client))
@@ -642,7 +642,7 @@ def test_second_replica_starts_and_a_killed_one_is_replaced(cluster: RayCluster)
         return len(servers) == 2 and all(server.num_tokens() for server in servers)
 
     with ThreadPoolExecutor(NUM_STREAMS) as pool:
-        # The queue of one replica grows beyond `target_ongoing_requests` until there are two.
+        # The queue of one replica exceeds `target_ongoing_requests` until there are two.
         while not have_two_answered():
             assert set(pool.map(read_stream, range(NUM_STREAMS))) == {NUM_SAMPLES}
 

@@ -1,4 +1,4 @@
-"""The configurations of docs/reverse-proxy.md, in the real proxies before a real server."""
+"""Tests of the configurations of docs/reverse-proxy.md, in the real proxies with a real server."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def port(
     request: pytest.FixtureRequest, server: Server, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[int]:
-    """The port of a proxy that runs."""
+    """Returns the port of a running proxy."""
     program = shutil.which(request.param, path=SEARCHED)
     if program is None:
         pytest.skip(f"{request.param} is missing: apt-get install {request.param}")

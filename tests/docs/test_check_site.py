@@ -1,4 +1,4 @@
-"""What a page would load from elsewhere is found, and nothing else."""
+"""Tests that the check of the site finds everything that a page would load from another server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages that are made from the code are current, and tell all that there is."""
+"""Tests that the pages generated from the code are current and complete."""
 
 from __future__ import annotations
 

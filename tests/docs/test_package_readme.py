@@ -1,4 +1,4 @@
-"""The README for a package index."""
+"""Tests of the README for a package index."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the README and the pages of `docs/` say is so: their examples run, their tables are whole,
-their paths and links lead somewhere."""
+"""Tests that the README and the pages of `docs/` are correct: examples run, tables are complete,
+and paths and links exist."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ EXAMPLES = {
         re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     )
 }
-"""Blocks of `python` run against the demo model. Those of `py` are parts of programs, or need
-another model."""
+"""Languages of blocks. Blocks of `python` run with the demo model; blocks of `py` are parts of
+programs, or need another model."""
 
 
 def section(page: str, title: str) -> str:
-    """The text below a heading of the second level."""
+    """Returns the text below a heading of the second level."""
     text = (DOCS / page).read_text()
     return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
@@ -53,7 +53,7 @@ def test_every_parser_is_in_the_table():
 @pytest.mark.nightly(but=("paged",))
 @pytest.mark.parametrize("backend", ["paged", "genai"])
 def test_the_examples_run(backend: str, capsys: pytest.CaptureFixture[str]):
-    """The pages call a model of the reader's `chat`."""
+    """The pages call a function `chat` of the reader's own."""
     assert len(EXAMPLES) >= 5
     server = start_server("--backend", backend, "--served-model-name", "demo_model", "chat")
     try:
@@ -130,7 +130,7 @@ app/serve.py app/compiling.py app/loading.py service/lifecycle.py
 
 
 def _paths(text: str) -> set[str]:
-    """The names of files and folders in a text."""
+    """Returns the names of files and folders in a text."""
     return set(re.findall(r"`([\w.*]+(?:/[\w.*]+)+/?|[\w*]+\.py)`", text))
 
 

@@ -1,4 +1,4 @@
-"""The fields of requests are read from OpenAPI's document and from the page Fields."""
+"""Tests that the page of requests has the fields of the OpenAPI document and the page Fields."""
 
 from __future__ import annotations
 

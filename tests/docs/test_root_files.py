@@ -1,4 +1,4 @@
-"""The files that people expect at the root of a repository."""
+"""Tests of the files at the root of the repository."""
 
 from __future__ import annotations
 

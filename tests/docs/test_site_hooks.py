@@ -1,4 +1,4 @@
-"""Pipes in the code of tables."""
+"""Tests of the escaping of pipes in the code of tables."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The page Troubleshooting has every message that a person who starts a server may read, and the
-remedies belong to messages that there are."""
+"""Tests that the page Troubleshooting has every message that an operator may read at a start, and
+that each remedy belongs to a message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = (DOCS / "troubleshooting.md").read_text()
 
 
 def test_every_message_is_on_the_page_and_every_remedy_belongs_to_one():
-    """With "…" for what differs from case to case."""
+    """With "…" for the variable parts."""
     found = messages()
     assert len([message for message in found if message.is_error]) > 100
     assert len([message for message in found if not message.is_error]) > 30
@@ -31,7 +31,7 @@ def test_a_module_without_a_section_is_named():
 
 def test_every_reason_is_in_the_code():
     source = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
-    joined = re.sub(r'"\s*\n?\s*f?"', "", source)  # texts that are split over lines
+    joined = re.sub(r'"\s*\n?\s*f?"', "", source)  # texts that span lines
     assert [reason for reason in remedies.REASONS if reason not in joined] == []
 
 

@@ -1,5 +1,5 @@
-"""The commands and snippets of the pages for users run, or are in a table with the reason why they
-cannot run here."""
+"""Tests that the commands and snippets of the user pages run, or are in a table with the reason why
+they cannot run here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAGES: Final = user_pages()
 BLOCKS: Final = [block for page in PAGES for block in blocks_of(page)]
 MAX_WORDS: Final = 29_500
 FIRST_SCREEN: Final = 25
-"""Lines of a page."""
+"""The maximum number of lines of a page."""
 
 SHELLS: Final = ("bash", "sh")
 
@@ -125,11 +125,13 @@ def test_the_pages_are_found():
 
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if page.stem != "page"],  # its address is what is copied
+    [
+        page for page in PAGES if page.stem != "page"
+    ],  # a template for the reader, with an address to replace
     ids=lambda page: page.stem,
 )
 def test_page_begins_with_an_example_in_a_fenced_block(page: Path):
-    """No block is made by indentation: it would not be found here."""
+    """Blocks by indentation are not allowed, because they would not be found here."""
     first = next((block for block in blocks_of(page) if block.language not in ("text", "")), None)
     assert first is not None
     assert first.line <= FIRST_SCREEN
@@ -137,11 +139,11 @@ def test_page_begins_with_an_example_in_a_fenced_block(page: Path):
 
 
 def test_the_pages_are_short():
-    """Words are what has a letter or a digit, blocks left out."""
+    """Words have a letter or a digit; blocks are not counted."""
     words = {
         page.stem: sum(any(map(str.isalnum, word)) for word in prose_of(page).split())
         for page in PAGES
-        if page.stem != "troubleshooting"  # is made of the messages of the code
+        if page.stem != "troubleshooting"  # generated from the messages of the code
     }
     assert sum(words.values()) <= MAX_WORDS, words
 
@@ -162,7 +164,7 @@ def shell_blocks() -> list[Block]:
 
 @pytest.mark.parametrize("block", shell_blocks(), ids=lambda block: block.place)
 def test_a_command_runs(block: Block, request: pytest.FixtureRequest):
-    """Requests of curl are sent to a real server; lines of fastovms are parsed, flag by flag."""
+    """Requests of curl are sent to a real server; command lines of fastovms are parsed."""
     commands = list(commands_of(block))
     assert commands
     for command in commands:
@@ -221,7 +223,7 @@ OF_OTHERS: Final = frozenset(
 
 
 def known_flags() -> set[str]:
-    """Returns the flags of all commands, and those of others that are understood."""
+    """Returns the flags of all commands, and the accepted flags of other servers."""
     parser = command_parser()
     [commands] = [action for action in parser._actions if isinstance(action.choices, dict)]
     assert isinstance(commands.choices, dict)

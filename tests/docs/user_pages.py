@@ -1,4 +1,4 @@
-"""Reads the pages for users: those of the parts "Start", "Use", "Run" and "Move here from"."""
+"""Reads the user pages: those of the parts "Start", "Use", "Run" and "Move here from"."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Block:
 
     Attributes:
         place: the page and the number of the block, for messages.
-        language: the word behind the fence.
+        language: the word after the fence.
         line: the number of its first line in the page.
     """
 
@@ -60,8 +60,8 @@ def prose_of(page: Path) -> str:
 
 
 def commands_of(block: Block) -> Iterator[str]:
-    """Yields the commands of a block of a shell. Quotes, continued lines and here-documents may
-    span lines."""
+    """Yields the commands of a shell block. Quotes, continued lines and here-documents may span
+    lines."""
     command, end = "", ""
     for line in block.text.splitlines():
         command += f"{line}\n"
@@ -92,8 +92,8 @@ def _words(command: str) -> list[str]:
 
 
 def simple_commands(command: str) -> Iterator[list[str]]:
-    """Yields the words of each part of a command between `&&`, `|` and `;`, without variables that
-    are set before it and without redirections."""
+    """Yields the words of each part of a command between `&&`, `|` and `;`, without assignments
+    before it and without redirections."""
     joined = command.partition("<<")[0].replace("\\\n", " ")
     lexer = shlex.shlex(joined, posix=True, punctuation_chars="&|;<>()")
     lexer.whitespace_split = True
@@ -101,7 +101,7 @@ def simple_commands(command: str) -> Iterator[list[str]]:
     tokens = iter([*lexer, ";"])
     for word in tokens:
         if set(word) <= set("<>"):
-            next(tokens)  # where the output goes, or the input comes from
+            next(tokens)  # the output's or input's file
         elif set(word) <= set("&|;"):
             while words and (re.match(r"\w+=", words[0]) or words[0] == "sudo"):
                 del words[0]

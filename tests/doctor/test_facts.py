@@ -96,7 +96,7 @@ def test_memory_bandwidth_is_measured() -> None:
 
 
 def read(**given: object) -> InstallationFacts:
-    """The facts of an installation whose sections are the given ones, or need nothing."""
+    """Returns the facts of an installation with the given sections."""
     sections = {
         "engine": EngineConfig(cache_dir=""),
         "http": HttpConfig(host=None),
@@ -181,8 +181,8 @@ def constant(*shape: int, name: str = "weight") -> ov.Node:
 
 
 def model(*, is_tied: bool, expert: str | None = None) -> ov.Model:
-    """An embedding, a matrix, maybe experts, and the logits. Weights are of one byte each, and are
-    decompressed as in real models."""
+    """Returns a model with an embedding, a matrix, optional experts, and the logits. Weights have
+    one byte each and are decompressed as in real models."""
     token = ops.parameter([-1], np.int64, "token")
     scale = ops.constant(np.float32(1))
     table = ops.multiply(ops.convert(constant(VOCABULARY, WIDTH), np.float32), scale)
@@ -203,7 +203,7 @@ def model(*, is_tied: bool, expert: str | None = None) -> ov.Model:
 
 
 AXIS, SCALE = 8, 4
-"""Their bytes."""
+"""The sizes of these weights in bytes."""
 
 
 def test_embedding_table_that_is_looked_up_is_not_read() -> None:

@@ -1,4 +1,4 @@
-"""Beam searches over a fake model: in the engine, and alone."""
+"""Beam searches with a fake model: in the engine, and by a reference implementation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Outputs = dict[tuple[str, int], GenerationOutput]
 
 
 def logits_after(context: Sequence[int]) -> np.ndarray:
-    """Random numbers that every token of the context changes."""
+    """Returns random logits that depend on every token of the context."""
     logits = np.random.default_rng([len(context), *context]).standard_normal(VOCAB_SIZE)
     logits[EOS] += 1.5
     return (logits * 2).astype(np.float32)
@@ -60,7 +60,7 @@ def beam_request(
 def step(engine: Engine, outputs: Outputs) -> None:
     for request_id, output in engine.step():
         key = request_id, output.index
-        if key in outputs:  # of a sample; those of a search come whole
+        if key in outputs:  # for a sample; those of a search are sent at its end
             outputs[key].token_ids = [*outputs[key].token_ids, *output.token_ids]
         else:
             outputs[key] = output
@@ -78,7 +78,7 @@ def run(engine: Engine, *requests: GenerationRequest) -> Outputs:
 
 
 def found_by(outputs: Outputs, request: GenerationRequest) -> list[list[int]]:
-    """Returns the texts of a search, the best one first."""
+    """Returns the texts of a search, best first."""
     return [outputs[request.request_id, index].token_ids for index in range(request.params.n)]
 
 
@@ -90,7 +90,7 @@ def processed_logits(request: GenerationRequest, text: list[int]) -> np.ndarray:
 
 
 def search_alone(request: GenerationRequest) -> list[list[int]]:
-    """The texts without their ends."""
+    """Returns the texts of the reference search without their end tokens."""
     params = request.params
     assert params.beam_search is not None
     assert params.max_tokens is not None

@@ -1,4 +1,4 @@
-"""Logits of bfloat16."""
+"""Logits in bfloat16."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastovms.engine.model.model import as_float32
 
 
 def bf16_bits(logits: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Of numbers cut down to bfloat16."""
+    """Returns the bits of numbers truncated to bfloat16."""
     return (logits.view(np.uint32) >> 16).astype(np.uint16)
 
 

@@ -1,4 +1,4 @@
-"""Logits of many kinds, and whether tokens are drawn as likely as they should be."""
+"""Logits of many kinds, and a test of the frequencies of sampled tokens."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ LOGITS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
 
 
 def assert_drawn_from(probabilities: NDArray[np.float64], drawn: Sequence[int]) -> None:
-    """Compares how often tokens were drawn with how often they should be: the likely ones one by
-    one, the others in bins, both of neighbours and of tokens that lie far apart. Nothing else may
-    have been drawn. Five standard deviations of the chi-squared statistic are allowed."""
+    """Compares the frequencies of sampled tokens with their probabilities: likely tokens one by
+    one, the others in bins of neighbours and of distant tokens. No other token may have been
+    sampled. Five standard deviations of the chi-squared statistic are allowed."""
     counts = np.bincount(drawn, minlength=probabilities.size).astype(np.float64)
     assert not counts[probabilities == 0].any(), "drawn what is impossible"
     expected = probabilities * len(drawn)

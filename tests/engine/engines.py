@@ -1,4 +1,4 @@
-"""Makes engines with the parts that a server adds to them, and runs requests on them."""
+"""Builds engines with the parts that a server adds, and runs requests on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastovms.parts.drafts.draft_model import DraftModel
 from tests.engine.fake_model import FakeModel
 
 Outputs = dict[tuple[str, int], list[GenerationOutput]]
-"""By request and sample."""
+"""Token ids by request and sample."""
 
 Texts = dict[tuple[str, int], list[int]]
 
@@ -95,7 +95,7 @@ def greedy(request_id: str, prompt: Sequence[int], **params: Any) -> GenerationR
 
 
 def run(engine: Engine, *requests: GenerationRequest) -> Outputs:
-    """Runs requests, beside those that the engine has, and checks its books after each step."""
+    """Runs requests beside those that the engine has, and checks its invariants after each step."""
     outputs: Outputs = defaultdict(list)
     for request in requests:
         engine.add(request)
@@ -107,7 +107,7 @@ def run(engine: Engine, *requests: GenerationRequest) -> Outputs:
 
 
 def text(outputs: list[GenerationOutput]) -> list[int]:
-    """Returns the tokens of a sample, which has not failed."""
+    """Returns the tokens of a sample that has not failed."""
     assert not any(output.error for output in outputs)
     return [token_id for output in outputs for token_id in output.token_ids]
 

@@ -1,4 +1,5 @@
-"""A target that returns hidden states and a head that is always right, if it is fed rightly."""
+"""A target that returns hidden states, and a draft head that is always right if its inputs are
+correct."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ Text = tuple[int, ...]
 
 
 class KnownTexts:
-    """Numbers texts, so that a hidden state can stand for one."""
+    """Numbers texts, so that a hidden state can represent one."""
 
     def __init__(self) -> None:
         self._numbers: dict[Text, int] = {}

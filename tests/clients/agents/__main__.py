@@ -77,7 +77,7 @@ OWN_TOOLS = Path(__file__).with_name("own_tools.mjs")
 
 
 def run(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Runs one agent. Returns what it has sent."""
+    """Runs one agent and returns its requests."""
     record = folder / f"{name}.jsonl"
     record.write_text("")
     home = folder / f"home-{name}"

@@ -1,4 +1,4 @@
-"""What agents sent, with their long texts cut."""
+"""Recorded requests of agents with shortened texts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _HEADERS = ("user-agent", "anthropic-version", "anthropic-beta", "openai-beta", 
 
 
 def shortened(entry: dict[str, Any]) -> dict[str, Any]:
-    """Returns a request with the beginnings of its texts, and the headers that say what it is."""
+    """Returns a request with shortened texts, and the headers that identify it."""
     headers = {name: entry["headers"][name] for name in _HEADERS if name in entry["headers"]}
     return {"path": entry["path"], "headers": headers, "body": _cut(entry["body"])}
 
 
 def written(traffic: dict[str, list[dict[str, Any]]]) -> str:
-    """Returns the text of `TRAFFIC`: a line for each request."""
+    """Returns the text of `TRAFFIC`, which has a line for each request."""
     agents = [
         f"{json.dumps(name)}: [\n" + ",\n".join(map(json.dumps, sent)) + "\n]"
         for name, sent in traffic.items()

@@ -1,9 +1,9 @@
-"""The real server around a model that calls the shell of an agent three times.
+"""The real server with a model that calls the shell of an agent three times.
 
-python -m tests.clients.agents.server FILE serve FLAG...
+    python -m tests.clients.agents.server FILE serve FLAG...
 
-Each request that generates, and each message of a WebSocket connection, is a line of FILE: its
-path, its headers and its body.
+Each request that generates, and each message of a WebSocket connection, is recorded in a line of
+FILE with its path, headers and body.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from tests.paths import TEMPLATES
 NAME = "scripted"
 NUM_CALLS = 3
 SHELLS = {"exec_command": "cmd", "shell_command": "command", "shell": "command", "Bash": "command"}
-"""The functions that run a command, with the parameter that holds it."""
+"""The functions that run a command, with the name of the parameter that contains it."""
 
 
 def command(number: int) -> str:
-    """A command whose result is not in the command itself."""
+    """Returns a command whose result is not part of the command."""
     return f"printf 'RES%sT{number}' UL"
 
 
 def own_calls(number: int) -> dict[str, dict[str, Any]]:
-    """Arguments of the tools that vendors describe, by the function that stands for each."""
+    """Returns arguments of the tools that vendors define, by the function that replaces each."""
     text = command(number)
     return {
         "shell": {"commands": [text]},
@@ -62,8 +62,8 @@ def own_calls(number: int) -> dict[str, dict[str, Any]]:
 
 
 def said_text(prompt: str) -> str:
-    """What the model says to a prompt: the next call, or that it is done, with all results. Calls
-    of tools that vendors describe take turns."""
+    """Returns the model's answer to a prompt: the next call, or a text with all results. Tools that
+    vendors define are called in turn."""
     start = '{"type": "function"'
     lines = [line for line in prompt.splitlines() if line.startswith(start)]
     offered = {tool["name"]: tool for tool in (json.loads(line)["function"] for line in lines)}
@@ -115,7 +115,7 @@ def load_models(models: Sequence[ModelConfig], media: MediaConfig, **_: object) 
 
 
 def record_to(path: Path) -> None:
-    """Has each request written down."""
+    """Records each request."""
 
     def write(request: Request, body: str | bytes, kind: str = "") -> None:
         entry = {

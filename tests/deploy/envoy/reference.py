@@ -1,4 +1,4 @@
-"""Computes affinity keys as `deploy/envoy/affinity.lua` has to, with a parser of JSON."""
+"""Computes affinity keys as `deploy/envoy/affinity.lua` must, with a JSON parser."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def affinity_key(path: str, session_id: str, text: str) -> str | None:
-    """Returns the key of a request with a body that is a JSON object."""
+    """Returns the key of a request whose body is a JSON object."""
     members = raw_members(text)
     conversation = members.get("conversation", "")
     if conversation.startswith("{"):
@@ -68,7 +68,7 @@ def unquoted(raw: str) -> str:
 
 
 def raw_members(text: str) -> dict[str, str]:
-    """Returns the members of an object, their values as they are written."""
+    """Returns the members of an object with their values as they are written."""
     return {json.loads(name): value for name, value in _entries(text, named=True)}
 
 

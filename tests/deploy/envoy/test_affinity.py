@@ -1,4 +1,4 @@
-"""The script that computes affinity keys, in the real Envoy."""
+"""Tests of the script that computes affinity keys, in the real Envoy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ID = "resp_0a1b2c3d" + "e" * 24
 
 
 class Script:
-    """Asks the script's listener, as the filter of the clients' listener does."""
+    """Sends requests to the script's listener, which has the clients' listener's filter."""
 
     def __init__(self, envoy: Envoy) -> None:
         self._envoy = envoy
@@ -51,7 +51,7 @@ class Script:
 
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Script]:
-    """The script's listener, on a port instead of within Envoy."""
+    """The script's listener on a port instead of within Envoy."""
     folder = tmp_path_factory.mktemp("affinity")
     bootstrap = render(folder, listen="127.0.0.1:0", admin="127.0.0.1:0", plain=True)
     listeners = yaml.safe_load((folder / LISTENERS).read_text())
@@ -68,7 +68,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Script]:
         script.close()
 
 
-# What the first of the sources is, and what later turns have in common
+# The first message, and what later turns have in common
 
 MESSAGES = [
     {"role": "system", "content": "Be kind."},

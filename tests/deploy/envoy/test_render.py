@@ -1,4 +1,4 @@
-"""The configuration as it stands, and for given addresses."""
+"""Tests of the configuration as shipped, and for given addresses."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ def seconds(duration: str) -> float:
 
 
 def manager() -> Any:
-    """The settings of connections of clients."""
+    """Returns the settings of client connections."""
     return read(LISTENERS)["resources"][0]["filter_chains"][0]["filters"][0]["typed_config"]
 
 
-# The files as they stand
+# The files as shipped
 
 
 @needs_envoy
@@ -147,7 +147,7 @@ async def test_rendered_listener_serves_http2_and_http1_over_tls(tmp_path):
 
 
 def _ask_tls(port: int, protocol: str) -> bytes:
-    """Asks for / and returns what comes until the head of the answer is there."""
+    """Requests / and returns the bytes up to the end of the answer's head."""
     context = ssl.create_default_context(cafile=str(TLS / "first.crt"))
     context.set_alpn_protocols([protocol])
     with (
@@ -156,7 +156,8 @@ def _ask_tls(port: int, protocol: str) -> bytes:
     ):
         assert connection.selected_alpn_protocol() == protocol
         if protocol == "h2":
-            # HPACK's static table has GET, https and /; :authority is written out (RFC 7541 A).
+            # HPACK's static table has GET, https and /; :authority is written literally (RFC 7541
+            # A).
             fields = b"\x82\x87\x84\x41\x09localhost"
             settings = b"\x00\x00\x00\x04\x00" + bytes(4)
             headers = b"\x00\x00%c\x01\x05\x00\x00\x00\x01" % len(fields) + fields
@@ -185,7 +186,7 @@ def _head_of_answer(connection: ssl.SSLSocket) -> bytes:
 
 @contextmanager
 def name_server(addresses: list[str]) -> Iterator[int]:
-    """Answers every question with the addresses that are in the list by then. Yields its port."""
+    """Answers every question with the current addresses of the list. Yields its port."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as listener:
         listener.bind(("127.0.0.1", 0))
         loop = asyncio.get_running_loop()
@@ -239,7 +240,7 @@ async def test_replicas_follow_the_addresses_of_their_name(tmp_path):
 
 
 def _resolve_at(bootstrap: Path, port: int) -> None:
-    """Lets Envoy ask that name server, and often."""
+    """Lets Envoy query that name server often."""
     configuration = yaml.safe_load(bootstrap.read_text())
     for cluster in configuration["static_resources"]["clusters"][:2]:
         cluster["cluster_type"]["typed_config"]["dns_refresh_rate"] = "0.2s"

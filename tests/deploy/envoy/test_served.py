@@ -32,7 +32,7 @@ class Served(NamedTuple):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """Two servers, each with a state of its own: a response is known where it was made."""
+    """Two servers, each with its own state: a response is known to the server that created it."""
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
         servers = list(threads.map(lambda _: start_server(*FLAGS), range(2)))
         for server in servers:

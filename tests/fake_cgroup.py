@@ -1,4 +1,4 @@
-"""Writes trees of files in which a process finds its control groups, as Linux has them."""
+"""Writes the files in which a process finds its control groups, in Linux's layout."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 
 def write_cgroup2(root: Path, limits: Mapping[str, str], group: str = "/") -> None:
-    """Puts the process into a group of version 2, and gives that group the files of `limits`. More
-    calls with other groups leave it in the last one."""
+    """Puts the process into a group of version 2 with the given `limits`. With several calls, the
+    process is in the last group."""
     write_membership(
         root,
         f"0::{group}",

@@ -1,4 +1,4 @@
-"""A Hugging Face hub on loopback, as far as pulling a model goes."""
+"""A Hugging Face hub on loopback with the endpoints that pulling a model needs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,17 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class FakeHub:
-    """Models by id, each a mapping of paths to contents, with a branch "main" and a tag "v1", which
-    are one commit.
+    """A hub.
+
+    Models by id, each a mapping of paths to contents, with a branch "main" and a tag "v1" for the
+    same commit.
 
     Attributes:
-        url: of the server.
-        downloads: path of every file that was asked for.
-        broken: a file that cannot be had.
-        status: in place of every answer, when set.
-        token: without it nothing is known here, when set.
+        url: the server's URL.
+        downloads: the paths of all downloaded files.
+        broken: a file that cannot be downloaded, or None.
+        status: the status of every answer, or None.
+        token: the token that every request needs, or None.
     """
 
     def __init__(self, models: Mapping[str, Mapping[str, bytes]]) -> None:
@@ -51,7 +53,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def model_files_of(folder: Path) -> dict[str, bytes]:
-    """Returns the files without what is noted of a pull."""
+    """Returns the files of a model without the metadata of a pull."""
     return {path: data for path, data in files_of(folder).items() if not path.endswith(".pulled")}
 
 

@@ -1,4 +1,4 @@
-"""Stand-ins at the seams: a backend that plays a script, a tokenizer of bytes, a stream."""
+"""Fakes of a backend with a script, of a byte tokenizer and of a stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EOS = 256
 BYTES = [bytes([byte]) for byte in range(EOS)]
 
 Script = Callable[[GenerationRequest, int], Sequence[int]]
-"""The tokens of one sample, up to its end of text."""
+"""A function that returns the tokens of one sample up to its end token."""
 
 
 def model_info(
@@ -54,7 +54,7 @@ def model_info(
 
 
 def token_logprobs(token_id: int, num_top: int) -> TokenLogprobs:
-    """What the model is said to think: every third token is not among the likeliest."""
+    """Returns log probabilities: every third token is not among the most likely ones."""
     num_listed = EOS if num_top == ALL_LOGPROBS else num_top
     is_listed = token_id % 3 != 0
     first = token_id if is_listed else token_id + 1
@@ -68,7 +68,7 @@ def token_logprobs(token_id: int, num_top: int) -> TokenLogprobs:
 
 
 class ByteTokenizer:
-    """One token a byte; no special token is added."""
+    """Encodes one token per byte without special tokens."""
 
     vocab_size = EOS + 1
     pad_token_id = 0
@@ -295,7 +295,7 @@ class FakeBackend:
 
 
 class FakeStream:
-    """Records what was sent; `writable` is the test's to set."""
+    """Records the data that was sent; the test sets `writable`."""
 
     def __init__(self) -> None:
         self.headers: HeaderPairs = ()
@@ -330,14 +330,14 @@ class FakeStream:
 
     @property
     def events(self) -> list[object]:
-        """The data of every event, parsed. An `event:` line must be its type."""
+        """Returns the data of every event, parsed. An `event:` line must name its type."""
         frames = b"".join(self.writes).split(b"\n\n")
         assert frames.pop() == b""
         return [_parsed(frame) for frame in frames]
 
     @property
     def lines(self) -> list[object]:
-        """The JSON of every line."""
+        """Returns the JSON of every line."""
         return [orjson.loads(line) for line in b"".join(self.writes).splitlines()]
 
 
@@ -354,7 +354,7 @@ def _parsed(frame: bytes) -> object:
 def make_request(
     path: str, body: object = None, *, method: str = "POST", stream: FakeStream | None = None
 ) -> Request:
-    """A request for `path`. `body` is JSON to be, or bytes."""
+    """Returns a request for `path`. `body` is bytes, or an object to encode as JSON."""
 
     def open_stream(request: Request, head: StreamHead, ping: bool) -> Stream:
         assert stream is not None

@@ -1,4 +1,4 @@
-"""Tiny models that generate images, made once in a process, and pictures for them."""
+"""Tiny models that generate images, made once per process, and pictures for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ atexit.register(_FOLDER.cleanup)
 
 @cache
 def diffusion_dir(*, inpaints_only: bool = False) -> Path:
-    """A model with random weights, whose pictures have 64 x 64 pixels if nothing else is asked."""
+    """Returns a model with random weights whose pictures have 64 x 64 pixels by default."""
     directory = Path(_FOLDER.name, f"diffusion-{inpaints_only}")
     name = "StableDiffusionInpaintPipeline" if inpaints_only else "StableDiffusionPipeline"
     write_tiny(directory, class_name=name, inpaints_only=inpaints_only)
@@ -28,19 +28,19 @@ def diffusion_dir(*, inpaints_only: bool = False) -> Path:
 
 
 def pixels(width: int, height: int, *, seed: int = 0) -> NDArray[np.uint8]:
-    """Random pixels, uint8 [height, width, 3]."""
+    """Returns random pixels, uint8 [height, width, 3]."""
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
 
 
 def file_of(picture: NDArray[np.uint8], form: str = "PNG") -> bytes:
-    """A picture as a file. Four channels have transparency."""
+    """Returns a picture as a file. Four channels include transparency."""
     data = io.BytesIO()
     Image.fromarray(picture).save(data, form)
     return data.getvalue()
 
 
 def picture_of(file: bytes) -> Image.Image:
-    """The picture of a file, decoded."""
+    """Returns the decoded picture of a file."""
     picture = Image.open(io.BytesIO(file))
     picture.load()
     return picture

@@ -26,14 +26,14 @@ LIBRARIES = {
     "gguf": {"errors", "params", "request_fields", "system.disk"},
     "engine.kernels": {"engine.jit"},
 }
-"""Folders that know nothing of the server, with all that they import besides themselves."""
+"""Folders that do not import the server, with all that they import besides themselves."""
 
 CHAT = ("http.server", "api.chat", "backends.paged.backend")
-"""What answers a plain chat, with all that it imports."""
+"""The modules that answer a plain chat, with their imports."""
 
 MAX_CHAT_FILES = 90
 MAX_CHAT_LINES = 27_700
-"""How much that may be. Lower these with what it is."""
+"""The greatest number of lines of these modules. Lower the limits when the code shrinks."""
 
 NEEDED_PARTS = {
     "decisions": {"responses"},
@@ -67,7 +67,7 @@ NEEDED_PARTS = {
     "speech": {"media"},
     "state_transfer": {"postgres"},
 }
-"""The parts that a part needs."""
+"""The parts that another part imports."""
 
 USERS_OF_PARTS = {"app", "cli"}
-"""The layers that put parts together. Others get what a part adds as an argument."""
+"""The layers that combine parts. Others get the parts as arguments."""

@@ -1,4 +1,4 @@
-"""Names the files that tests of several rooms read."""
+"""Paths of files that tests in several folders read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1]
 """The checkout."""
 
 FIXTURES = ROOT / "tests" / "text" / "fixtures"
-"""Tokenizers, as directories of a model."""
+"""Tokenizers as model directories."""
 
 BYTE_LEVEL_TOKENIZER = FIXTURES / "byte_level" / "tokenizer.json"
 TEMPLATES = ROOT / "tests" / "text" / "templates"
@@ -18,4 +18,4 @@ TLS = ROOT / "tests" / "http" / "tls"
 """Certificates and keys."""
 
 TINY_VLM = ROOT / "tests" / "models" / "tiny_vlm"
-"""A model that takes images."""
+"""A vision model."""

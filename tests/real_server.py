@@ -1,4 +1,4 @@
-"""Starts the real server as a process, for clients of every kind."""
+"""Starts the real server as a process for all clients."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ NARROW = (
     *("--max-num-seqs", "1", "--max-num-batched-tokens", "2"),
     *("--drain-timeout", f"{DEADLINE:g}s"),
 )
-"""Flags of a server that runs one sequence at a time, two tokens a step, and waits for it at the
-end even on a busy machine."""
+"""Flags of a server that runs one sequence at a time with two tokens per step, and that waits for
+it at the end even on a busy machine."""
 
 
 class Reply(NamedTuple):
-    """An answer, whatever its status."""
+    """An answer with any status."""
 
     status: int
     headers: Message
@@ -50,11 +50,11 @@ class Reply(NamedTuple):
 
 @dataclass
 class Server:
-    """A server that runs.
+    """A running server.
 
     Attributes:
         greeting: the first lines of its output.
-        errors: what it has logged, of one that was started by `started`.
+        errors: its log, if `started` has started it.
     """
 
     process: subprocess.Popen[str]
@@ -87,7 +87,7 @@ class Server:
         return socket.create_connection((parts.hostname, parts.port), timeout=DEADLINE)
 
     def start_completion(self, **fields: object) -> socket.socket:
-        """A connection that has sent a request and not yet read anything."""
+        """Returns a connection that has sent a request and has read nothing yet."""
         body = json.dumps({"model": NAME, "prompt": PROMPT, "stream": True, **fields}).encode()
         connection = self.connect()
         connection.sendall(
@@ -125,7 +125,7 @@ def start_server(*flags: str) -> Server:
 
 @contextmanager
 def started(*line: str, **environ: str) -> Iterator[Server]:
-    """Runs `fastovms` with any line and further variables, and collects what it logs."""
+    """Runs `fastovms` with any arguments and further variables, and collects its log."""
     process = subprocess.Popen(
         [sys.executable, "-m", "fastovms", *line],
         env={**os.environ, **environ},
@@ -164,7 +164,8 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 def narrow_server() -> Iterator[Server]:
-    """Runs one sequence at a time, a few tokens a step, so that requests queue and prefill."""
+    """Starts a server that runs one sequence at a time with a few tokens per step, so that requests
+    queue and prefill."""
     server = start_server(*NARROW)
     yield server
     stop_server(server)

@@ -1,5 +1,5 @@
-"""Several replicas in one process that share a state: in PostgreSQL as real ones do, or in SQLite
-with notifications of the test's."""
+"""Several replicas in one process that share a state: in PostgreSQL as real replicas do, or in
+SQLite with notifications of the test."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ CREATE OR REPLACE FUNCTION unix_time() RETURNS double precision LANGUAGE sql VOL
 
 
 def use_test_time(address: ServerAddress) -> None:
-    """Has a PostgreSQL database, whose tables are there, go by what `tell_time` tells it."""
+    """Makes a PostgreSQL database with existing tables use the time of `tell_time`."""
     with psycopg.connect(**address.connection_parameters(), autocommit=True) as connection:
         connection.execute(_TEST_TIME)
 
 
 def tell_time(tables: Tables, clock: Clock) -> None:
-    """Tells a PostgreSQL database the time of a transaction. SQLite has the clock."""
+    """Sets the time of a transaction in a PostgreSQL database. SQLite uses the clock."""
     if isinstance(tables, SharedTables):
         tables.execute("SELECT set_config('test.clock', ?, true)", (str(clock()),))
 
@@ -47,8 +47,8 @@ class ReplicaStore(StateStore):
     """The store of one replica.
 
     Attributes:
-        error: raised in place of every operation, also of one that is under way, as if the
-            database were gone.
+        error: raised by every operation, also by a running one, as if the database were
+            unreachable.
     """
 
     error: Exception | None = None
@@ -68,14 +68,14 @@ class ReplicaStore(StateStore):
         raise NotImplementedError
 
     def deafen(self) -> None:
-        """Has it miss all notifications from now on."""
+        """Makes it miss all notifications from now on."""
         self._watchers.wake = lambda topic: None  # type: ignore[method-assign]
 
 
 def replace_operation(
     store: StateStore, operation: Callable[..., Any], replacement: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Has a store call something in place of an operation, and returns what it called before."""
+    """Replaces an operation of a store with a function, and returns the former one."""
     run = store.run
 
     async def replaced(asked: Callable[..., Any], *args: Any, **fields: Any) -> Any:
@@ -96,7 +96,7 @@ class SharedState(Protocol):
 
 
 class InSqlite:
-    """Implements `SharedState` by one database, which each replica uses under its own name."""
+    """Implements `SharedState` with one database, which each replica uses with its own name."""
 
     def __init__(self, clock: Clock) -> None:
         self.store = StateStore(Database(":memory:", BOUNDS, clock))
@@ -133,7 +133,7 @@ class _ReplicaInSqlite(ReplicaStore):
 
 
 class InPostgres:
-    """Implements `SharedState` by as many connections as there are replicas."""
+    """Implements `SharedState` with one connection per replica."""
 
     def __init__(self, address: ServerAddress, clock: Clock) -> None:
         self._address = address

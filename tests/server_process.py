@@ -1,4 +1,4 @@
-"""Starts the server as a process and talks to it without a client library in between."""
+"""Starts the server as a process and talks to it without a client library."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def metric_sums(text: str) -> dict[str, float]:
 
 @dataclass
 class ServerProcess:
-    """A running server; addresses are those of its greeting."""
+    """A running server with the addresses of its greeting."""
 
     process: subprocess.Popen[str]
     addresses: list[str] = field(default_factory=list)

@@ -55,12 +55,11 @@ class FakeTarget(FakeModel):
 
 
 class FakeHead(FakeModel):
-    """Knows the text from the hidden state and the token after it, of which it stores the length.
-
-    Its vocabulary is the target's in reverse: see `TOKEN_IDS`.
+    """A draft head that derives the text from the hidden state and the token after it, and stores
+    the text's length in its cache. Its vocabulary is the target's in reverse: see `TOKEN_IDS`.
 
     Attributes:
-        num_gaps: the number of times that positions were left out within a text.
+        num_gaps: the number of times that positions within a text were omitted.
     """
 
     def __init__(self, texts: KnownTexts, block_size: int = 4) -> None:

@@ -1,8 +1,8 @@
-"""A model whose next token is a checksum of every token that it finds in its cache.
+"""A model whose next token is a checksum of every token in its cache.
 
 It stores token ids where a real model stores keys and values, so a wrong block table, a missing
-copy or a prefix hit on the wrong block changes what it says. If it has states, each is the text so
-far, and what it says follows from that alone.
+copy or a prefix hit on the wrong block changes its text. If it has states, each is the text so far,
+and its next token depends on that alone.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ VOCAB_SIZE = 97
 
 
 def next_token(context: Sequence[int]) -> int:
-    """The token that the model finds likeliest after `context`: mostly the one seven before, so
-    that drafts are often right, and now and then a new one, so that they are often wrong."""
+    """Returns the most likely token after `context`: mostly the token seven positions before, so
+    that drafts are often right, and sometimes a new one, so that they are often wrong."""
     checksum = 7
     for token_id in context:
         checksum = (checksum * 31 + token_id + 1) % 1_000_003
@@ -116,8 +116,8 @@ class FakeModel:
         return logits
 
     def _follow_states(self, inputs: StepInputs) -> dict[int, list[int]]:
-        """Reads and writes states as OpenVINO's operations do, and returns the text before and at
-        each of the step's tokens."""
+        """Reads and writes states as OpenVINO's operations do. Returns the text before the step,
+        and at each of its tokens."""
         texts: dict[int, list[int]] = {}
         row_begins, token_begins = inputs.state_row_begins, inputs.subsequence_begins
         for s, past_len in enumerate(inputs.past_lens):

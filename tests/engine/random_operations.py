@@ -1,4 +1,4 @@
-"""Random operations on an engine over the fake model, and what must come of them."""
+"""Random operations on an engine with the fake model, and their expected results."""
 
 from __future__ import annotations
 
@@ -29,16 +29,13 @@ DRAFTING = st.fixed_dictionaries(
         "enable_prompt_lookup": st.booleans(),
     }
 )
-"""Options of engines with a small cache and a small cache of the model that drafts."""
+"""Options of engines with a small cache and a small cache of the draft model."""
 
 
 class RandomOperations:
-    """Submits (requests with equal beginnings, several samples, searches, priorities, salts),
-    steps and aborts, and checks the engine's books after each.
-
-    Greedy requests that were not aborted must end with the tokens they get alone, and searches
-    with a result.
-    """
+    """Submits requests (with common prefixes, several samples, searches, priorities, salts), steps
+    and aborts, and checks the engine's invariants after each operation. Greedy requests that were
+    not aborted must end with the tokens that they get alone, and searches with a result."""
 
     def __init__(self, engine: Engine, rng: random.Random, *, max_requests: int = 10) -> None:
         self._engine = engine

@@ -35,7 +35,7 @@ def run_reference(
     max_num_seqs: int = 256,
     **settings: object,
 ) -> list[openvino_genai.GenerationOutput]:
-    """Greedily, unless `settings` of its GenerationConfig say otherwise."""
+    """Generates greedily unless `settings` of its GenerationConfig say otherwise."""
     scheduler = openvino_genai.SchedulerConfig()
     scheduler.cache_size = 1
     scheduler.max_num_seqs = max_num_seqs
@@ -58,6 +58,6 @@ def run_reference(
 
 
 def run(engine: Engine, prompts: list[list[int]], params: SamplingParams) -> Outputs:
-    """Runs prompts, whose numbers are the names of their requests."""
+    """Runs prompts, whose numbers are the ids of their requests."""
     requests = [GenerationRequest(str(i), prompt, params) for i, prompt in enumerate(prompts)]
     return engines.run(engine, *requests)

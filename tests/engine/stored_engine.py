@@ -1,5 +1,5 @@
-"""An engine over the fake model whose prompts are kept on disk; what other threads have called on
-its own runs when the test says so."""
+"""An engine with the fake model and a prefix cache on disk; a test decides when calls of other
+threads run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def request(
 
 
 class StoredEngine:
-    """One process after another is simulated by one of these after another."""
+    """An engine. Several of them one after another simulate restarts of a process."""
 
     def __init__(
         self,
@@ -59,11 +59,11 @@ class StoredEngine:
         )
 
     def call_next(self) -> None:
-        """Waits for another thread's call, and does it."""
+        """Waits for another thread's call, and runs it."""
         self.calls.get(timeout=60)()
 
     def run(self) -> dict[str, list[int]]:
-        """Runs until every request is over, and returns their texts."""
+        """Runs until every request is finished, and returns their texts."""
         texts: dict[str, list[int]] = {}
         while self.prefixes.has_work or self.prefixes.num_held:
             if not self.prefixes.has_work:
@@ -80,18 +80,18 @@ class StoredEngine:
         return self.run()[asked.request_id]
 
     def write_all(self) -> None:
-        """Does what the writer calls for until it stops calling."""
+        """Runs the writer's calls until there are no more."""
         while self.prefixes.is_writing:
             self.call_next()
 
     def fire_timers(self) -> None:
-        """Lets all the time pass for which requests wait."""
+        """Advances the clock past all timers of waiting requests."""
         timers, self.timers = self.timers, []
         for timer in timers:
             timer()
 
     def check(self) -> None:
-        """Asserts that all blocks are accounted for, those included that are being read into."""
+        """Asserts that all blocks are accounted for, including those that are being read."""
         scheduler = self.engine.scheduler
         sequences = [*scheduler.running, *scheduler.waiting]
         restorations = self.prefixes._restorer._running.values()

@@ -82,7 +82,7 @@ def test_beams_that_could_never_run_are_refused(
 
 
 def test_beams_that_come_back_share_their_prompt_again() -> None:
-    """They are preempted by a sample that grows; without sharing they would never fit again."""
+    """A sample that grows preempts them; without sharing they would never fit again."""
     engine = make_engine(num_blocks=24, enable_prefix_caching=False)
     request = beam_request(
         "r", list(range(40)), BeamSearch(4), eos_token_ids=frozenset(), max_tokens=8
@@ -93,7 +93,8 @@ def test_beams_that_come_back_share_their_prompt_again() -> None:
 
 
 def test_request_of_higher_rank_does_not_split_a_group_of_beams() -> None:
-    """A preempted group comes back in several steps; each time one arrives that goes first."""
+    """A preempted group is admitted again in several steps; in each one, a request of higher
+    priority arrives."""
     engine = make_engine(
         num_blocks=20, enable_prefix_caching=False, max_num_seqs=12, max_num_batched_tokens=12
     )

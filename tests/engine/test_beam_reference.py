@@ -36,14 +36,14 @@ STOP_CRITERIA = {
 
 
 class Text(NamedTuple):
-    """`token_ids` are without the end."""
+    """A text; `token_ids` exclude the end token."""
 
     token_ids: list[int]
     has_ended: bool
 
 
 Texts = list[list[Text]]
-"""Of each prompt its best texts."""
+"""The best texts of each prompt."""
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def prompts() -> list[list[int]]:
 def common_token(
     pipeline: openvino_genai.ContinuousBatchingPipeline, prompts: list[list[int]]
 ) -> int:
-    """One that texts often have: as their end it ends many, early and late."""
+    """Returns a frequent token of texts: as their end token it ends many, early and late."""
     texts = run_reference(pipeline, prompts, BeamSearch(4), n=4, end_token_id=0)
     tokens = [token_id for of in texts for text in of for token_id in text.token_ids]
     return max(set(tokens), key=lambda token_id: (tokens.count(token_id), token_id))

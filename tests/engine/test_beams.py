@@ -36,7 +36,7 @@ from tests.engine.engines import full_engine, greedy
 from tests.engine.fake_model import FakeModel
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
-# The search alone: what it finds, against brute force and worked examples.
+# The search alone, compared with brute force and worked examples.
 
 
 END = 0
@@ -53,7 +53,8 @@ def random_model(seed: int) -> Model:
 
 
 def probabilities(**of: float) -> Floats:
-    """Logits of a vocabulary of "e" (the end), "a", "b", "c"; the unnamed are impossible."""
+    """Returns logits of a vocabulary of "e" (the end), "a", "b", "c"; unnamed tokens are
+    impossible."""
     with np.errstate(divide="ignore"):
         return np.log(np.array([of.get(token, 0) for token in "eabc"], np.float32))
 
@@ -65,7 +66,7 @@ def search(
     n: int,
     ends_text: EndsText | None = None,
 ) -> tuple[list[tuple[float, list[int]]], int]:
-    """The texts with their scores, ends included, and the number of steps it took."""
+    """Returns the texts with their scores, including ends, and the number of steps."""
     searcher = BeamSearcher(
         params,
         end_token_ids=frozenset({END}),
@@ -111,7 +112,7 @@ def test_a_search_that_is_wide_enough_finds_the_best_of_all_texts(
 
 @pytest.mark.parametrize("num_beam_groups", [1, 2])
 def test_a_text_may_be_complete_with_a_token_that_is_part_of_it(num_beam_groups: int) -> None:
-    """Such texts are found as those that an end token follows, but a token shorter."""
+    """They are found like those before an end token, but are one token shorter."""
     model, length, stop = random_model(1), 4, (2, 3)
 
     def ends_text(num_tokens: int, backwards: Iterable[int]) -> bool:
@@ -134,8 +135,8 @@ def test_a_text_may_be_complete_with_a_token_that_is_part_of_it(num_beam_groups:
 
 
 def test_an_end_beyond_the_first_beams_does_not_count() -> None:
-    """In the second step "ae" has 0.3, "ac" 0.18, "be" 0.16 and "bc" 0.12: of two beams, "be" is
-    none, though likelier than any longer text."""
+    """In the second step "ae" has 0.3, "ac" 0.18, "be" 0.16 and "bc" 0.12: "be" is not among the
+    two beams, though it is more likely than any longer text."""
 
     def model(text: Sequence[int]) -> Floats:
         if not text:
@@ -210,7 +211,7 @@ def test_no_length_penalty_is_too_large(length_penalty: float) -> None:
     assert len(found) == 3
 
 
-# Beam searches in the engine, over a fake model: they find what the search finds alone.
+# Beam searches in the engine with a fake model find the same texts as the search alone.
 
 
 SEARCHES = [
@@ -328,7 +329,7 @@ def test_processors_see_each_beam_on_its_own() -> None:
 
 
 class GrammarModel(FakeModel):
-    """Likes tokens the less the higher they are, the end least of all."""
+    """Prefers lower tokens; the end is least likely."""
 
     vocab_size = 512
 

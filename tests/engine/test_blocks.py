@@ -51,7 +51,7 @@ def test_untouched_blocks_are_used_before_the_cache_is_evicted() -> None:
     ("prompt", "num_matched"),
     [
         (ids(1, 2, 3, 4, 5), 2),
-        (ids(1, 2, 3, 4), 1),  # one token must be left to compute
+        (ids(1, 2, 3, 4), 1),  # one token must remain to be computed
         (ids(1, 2, 3, 9, 5), 1),
         (ids(9, 2, 3, 4, 5), 0),
         (ids(3, 4, 5), 0),  # the same block after another prefix

@@ -1,4 +1,5 @@
-"""Requests of which the model says NaN or infinity end with an error, and nobody else does."""
+"""Tests that requests with NaN or infinite logits end with an error, and that other requests are
+not affected."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from tests.engine.engines import drafted_engine, fake_engine, greedy, run, text,
 from tests.engine.fake_model import VOCAB_SIZE, FakeModel, continue_greedily
 
 BAD = 13
-"""A token at which the model breaks."""
+"""A token for which the model returns broken logits."""
 
 PROMPT = [7, 7, BAD, 7, 7, 7, 7, 7, 7]
 GOOD = [1, 2, 3, 4, 5, 6, 7, 8, 9]
@@ -40,7 +41,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class BreakingModel(FakeModel):
-    """Its logits at `where` are `value`, if `BAD` is in the context, or whatever is there."""
+    """A model whose logits at `where` are `value` if `BAD` is in the context, or in any case."""
 
     is_damaged = False
 
@@ -141,7 +142,7 @@ def test_text_before_a_broken_token_is_streamed_without_drafts_behind_it() -> No
 
 
 def test_blocks_computed_with_broken_logits_are_not_reused() -> None:
-    """As a fault of the machine may have broken it."""
+    """A fault of the machine may have damaged them."""
     model = BreakingModel()
     engine = make_engine(model)
     prompt = [*GOOD, *GOOD]

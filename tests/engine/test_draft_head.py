@@ -1,4 +1,4 @@
-"""Tests of `parts/drafts/draft_head.py`, over a head that is right if it is fed rightly."""
+"""Tests of `parts/drafts/draft_head.py`, with a head that is right if its inputs are correct."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.engine.random_operations import DRAFTING, RandomOperations
 
 
 class Speculation:
-    """An engine with a head, without prompt lookup."""
+    """An engine with a draft head and without prompt lookup."""
 
     def __init__(self, **options: Any) -> None:
         known = KnownTexts()

@@ -12,8 +12,8 @@ POOR = [0.05]
 
 
 def costs(num_sequences: int, row_seconds: float, change_seconds: float = 0.0) -> StepCosts:
-    """What is known after steps that take 10 ms and more for each drafted row and each change of
-    shape."""
+    """Returns the costs after steps of 10 ms, plus an amount for each drafted row and each change
+    of shape."""
     known = StepCosts()
     for num_rows in (0, 1, 7, 31, 0, 0):
         for is_change in (True, False, False, False):
@@ -54,7 +54,7 @@ def test_as_much_is_drafted_as_gives_the_most_tokens_a_second(
         num_sequences=num_sequences,
         num_rows=num_sequences,
     )
-    if expected is None:  # of several the likeliest tokens
+    if expected is None:  # of several, the most likely tokens
         sure, poor, half = lengths
         assert sure > half >= poor == 0
     else:

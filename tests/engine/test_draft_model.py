@@ -29,7 +29,7 @@ from tests.engine.test_draft_lengths import costs
 def play(
     policy: DraftPolicy, num_tokens: int, share: float, row_seconds: float = 0.0005
 ) -> list[int]:
-    """Generates `num_tokens` tokens of which `share` can be guessed, and returns the lengths of
+    """Generates `num_tokens` tokens, of which `share` can be predicted, and returns the lengths of
     the drafts."""
     known = costs(1, row_seconds)
     lengths = []
@@ -80,7 +80,7 @@ def test_a_cost_that_was_too_high_is_found_out_by_the_draft_model_too() -> None:
     assert 900 < len(lengths) < 1995, "nearly all again, except those without which none is told"
 
 
-# Draft-model speculation over fake models: the draft model's books against what it must say.
+# Speculation with fake models: the state of the draft model, compared with the expected drafts.
 
 
 def says_wrong(context: Sequence[int]) -> bool:
@@ -92,7 +92,7 @@ def is_unsure(context: Sequence[int]) -> bool:
 
 
 class FakeDraft(FakeModel):
-    """Mostly right, and now and then unsure."""
+    """Mostly right, and sometimes uncertain."""
 
     def logits_after(self, context: Sequence[int]) -> NDArray[np.float32]:
         logits = np.zeros(self.vocab_size, np.float32)
@@ -117,7 +117,7 @@ def expected_draft(
 
 
 class CheckedDraftModel(DraftModel):
-    """Compares each of its drafts with what a model without a cache would say."""
+    """Compares each of its drafts with those of a model without a cache."""
 
     num_drafts = 0
     least_free = 1000
@@ -153,7 +153,7 @@ def request(request_id: str, prompt: list[int], **params: Any) -> GenerationRequ
 
 
 COPIED = [1, 2, 3, 4, 5, 6, 7] * 3
-"""The model goes on with what was seven tokens before, which the text has had."""
+"""The model repeats the token seven positions before, which the text contains."""
 
 PROMPTS = [[i, 1, 2, 3, 4, 5, 6, 7][: 3 + i] for i in range(6)]
 
@@ -195,7 +195,7 @@ def test_a_draft_model_that_is_always_right_is_always_believed() -> None:
     engine, _ = make_engine(FakeModel())
     asked = request("r", [1, 2, 3], num_assistant_tokens=4, max_tokens=50)
     assert texts(engine, asked)["r", 0] == continue_greedily([1, 2, 3], 50)
-    # The prompt's token, and then five a step, the last four.
+    # The prompt's token, and then five per step, the last four.
     assert engine.counters.num_steps == 1 + 10
     assert engine.counters.num_draft_tokens == engine.counters.num_accepted_tokens
 
@@ -205,7 +205,7 @@ def test_a_draft_model_that_is_always_right_is_always_believed() -> None:
     [
         {"num_assistant_tokens": 0},
         {"beam_search": BeamSearch(num_beams=2)},
-        {"max_tokens": 2},  # the one token after the next is not worth a draft
+        {"max_tokens": 2},  # the single token after the next one is not worth a draft
     ],
     ids=str,
 )
@@ -253,7 +253,7 @@ def test_a_model_as_expensive_as_the_target_drafts_only_on_demand() -> None:
 
 def test_prompt_lookup_goes_first_unless_the_request_speaks_to_the_model() -> None:
     def drafters(**settings: object) -> tuple[bool, bool]:
-        """Whether the text and the model have made a draft."""
+        """Returns whether prompt lookup and the draft model have made a draft."""
         draft = FakeDraft()
         engine, _ = make_engine(draft, enable_prompt_lookup=True)
         (last,) = continue_greedily(COPIED, 1)

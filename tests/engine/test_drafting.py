@@ -31,7 +31,7 @@ from tests.engine.test_draft_model import FakeDraft
 from tests.engine.test_draft_model import make_engine as make_draft_engine
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
-# Guesses along a real grammar, and what becomes of them in the engine.
+# Guesses along a real grammar, and their outcome in the engine.
 
 
 VOCAB_SIZE = 512
@@ -72,10 +72,15 @@ def compiler() -> GrammarCompiler:
     ("so_far", "num_tokens", "looks_up", "expected"),
     [
         ("", None, True, '{"name":'),  # the string may be empty, which is another token
-        ('{"name":"Ada Love', None, True, "lace"),  # the line break is barred
+        ('{"name":"Ada Love', None, True, "lace"),  # the line break is not allowed
         ('{"name":"Ada Love', None, False, ""),
         ('{"name":"Ada Love', 1, True, "l"),
-        ('{"name":"Ada","reference":"7f9', None, True, '3-AA-2210"}'),  # found, and then forced
+        (
+            '{"name":"Ada","reference":"7f9',
+            None,
+            True,
+            '3-AA-2210"}',
+        ),  # found by lookup, and then forced
         ('{"name":"Ada","reference":"7f93-', None, True, 'AA-2210"}'),
     ],
 )
@@ -107,7 +112,7 @@ def test_forced_and_looked_up_drafts_join_within_the_grammar(
 
 
 class CopyingModel(FakeModel):
-    """Mostly goes on as the text did after the last token, if it was there before."""
+    """Mostly repeats the token after an earlier occurrence of the last token."""
 
     vocab_size = VOCAB_SIZE
 
@@ -159,12 +164,12 @@ def test_drafts_under_a_grammar_save_steps_without_changing_texts(
     assert drafted == plain
     for token_ids in plain.values():
         assert json.loads(text_of(token_ids)).keys() == {"name", "reference"}
-    # The one without lookup drafts what is forced.
+    # The engine without lookup drafts the forced tokens.
     assert counters.num_accepted_tokens > without.num_accepted_tokens > 0
     assert counters.num_steps < without.num_steps
 
 
-# Drafts save steps and change nothing.
+# Drafts save steps and do not change texts.
 
 
 @pytest.mark.parametrize("automatic", [True, False])
@@ -194,10 +199,10 @@ def test_prompt_lookup_saves_steps_without_changing_texts(
 
 
 class FaultyGrammar:
-    """Bars nothing, and fails where it is asked for drafts.
+    """Allows every token, and fails when drafts are requested.
 
     Attributes:
-        forces: whether it can say what it forces.
+        forces: whether it returns forced tokens.
     """
 
     error = ""
@@ -245,7 +250,7 @@ def test_fault_in_a_draft_disables_drafts_of_that_sequence_only(
 
 
 class BrokenDraft(FakeDraft):
-    """Breaks down after some steps."""
+    """Fails after some steps."""
 
     num_steps = 0
 

@@ -85,7 +85,7 @@ def test_search_that_could_never_run_is_refused(
     maker.validate(replace(search, params=SamplingParams(n=width)))
 
 
-# The engine over a fake model: what it says depends on every token in the cache.
+# The engine with a fake model, whose next token depends on every token in the cache.
 
 
 def make_engine(
@@ -220,7 +220,7 @@ def test_aborted_request_frees_its_blocks_at_any_step(num_steps: int) -> None:
 
 
 def states_for(num_drafts: int) -> States:
-    """States of such a size that so many drafts may be in a step."""
+    """Returns states of such a size that a step may have the given number of drafts."""
     return States(MAX_DRAFT_STATE_BYTES // num_drafts if num_drafts else MAX_DRAFT_STATE_BYTES + 1)
 
 
@@ -260,7 +260,7 @@ def test_random_operations_never_lose_a_block_or_a_token(
 @pytest.mark.slow
 @pytest.mark.parametrize("num_drafts", [None, 0, 3, 64])
 def test_thousands_of_operations_never_lose_a_block_or_a_token(num_drafts: int | None) -> None:
-    """Of a model without states, and of others that may have so many drafts in a step."""
+    """For models without states, and with states for the given numbers of drafts."""
     states = None if num_drafts is None else states_for(num_drafts)
     engine, _ = make_engine(
         num_blocks=20, max_model_len=80, max_num_batched_tokens=32, states=states

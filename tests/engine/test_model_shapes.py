@@ -1,4 +1,5 @@
-"""Models of different shapes, precisions and attention, against the reference token by token."""
+"""Tests of models with different shapes, precisions and attention, compared with the reference
+token by token."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def load(model_dir: Path, properties: dict[str, str] | None) -> PagedModel:
 def test_greedy_tokens_equal_the_reference(
     tiny_models: dict[str, Path], prompts: list[list[int]], name: str
 ) -> None:
-    """Small models are computed exactly without being asked to."""
+    """Small models are computed exactly by default."""
     expected = [
         output.generated_ids for output in run_reference(tiny_models[name], prompts, NUM_TOKENS)
     ]

@@ -23,8 +23,8 @@ def params(num_tokens: int, *tags: ReasoningTags, **members: object) -> Sampling
 
 
 def run(limit: ReasoningLimit, wanted: bytes) -> bytes:
-    """Returns what comes of a model that wants to say these bytes: what is forced, and one of the
-    wanted ones wherever any may follow."""
+    """Returns the text of a model that prefers these bytes: forced tokens, and preferred ones where
+    any are allowed."""
     token_ids, rest = array("q", list(b"prompt")), list(wanted)
     while rest:
         logits = np.zeros(256, np.float32)
@@ -40,16 +40,17 @@ def run(limit: ReasoningLimit, wanted: bytes) -> bytes:
         (params(3), b"abcdef", b"abc</think>def"),
         (params(0), b"abc", b"</think>abc"),
         (params(9), b"abcdef", b"abcdef"),
-        # An end tag that has begun is completed, and text that looks like one is not waited for.
+        # An end tag that has begun is completed, and text that resembles one does not delay the
+        # end.
         (params(3), b"ab</think>cdefgh", b"ab</think>cdefgh"),
         (params(3), b"ab</thank you", b"ab</tha</think>nk you"),
         (params(3), b"ab" + b"<" * 40, b"ab" + b"<" * 17 + b"</think>" + b"<" * 23),
-        # Characters stay whole.
+        # Characters are not split.
         (params(2), "aé漢".encode(), "aé</think>漢".encode()),
         (params(3), "aé漢x".encode(), "aé</think>漢x".encode()),
         (params(4), "aé漢x".encode(), "aé漢</think>x".encode()),
         (params(1), "😀x".encode(), "😀</think>x".encode()),
-        # Reasoning ends by itself, and may not begin again.
+        # Reasoning ends by itself and may not begin again.
         (params(4), b"ab</think>cd<think>efghij", b"ab</think>cd<think>efghij"),
         (params(3, is_inside=False), b"abcdef<think>abcdef", b"abcdef<think>abcdef"),
         (params(3, is_inside=False), b" \n<think>abcdef", b" \n<think>abc</think>def"),

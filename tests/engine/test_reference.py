@@ -1,5 +1,5 @@
-"""The engine against `openvino_genai.ContinuousBatchingPipeline` on the demo model, token by token:
-see `tests.engine.reference`."""
+"""Tests of the engine against `openvino_genai.ContinuousBatchingPipeline` with the demo model,
+token by token: see `tests.engine.reference`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_a_quantized_cache_gives_the_tokens_that_the_reference_gives_with_it(
     properties = {**EXACT, "KV_CACHE_PRECISION": precision}
     model = load_model(DEMO_MODEL, properties=properties)
     model.allocate_cache(NUM_BLOCKS)
-    # One after another: a block's scales depend on the steps in which its tokens came.
+    # One after another: a block's scales depend on the steps in which its tokens were computed.
     config = EngineConfig(max_num_seqs=1, enable_prefix_caching=False, enable_prompt_lookup=False)
     engine = full_engine(model, config, num_blocks=NUM_BLOCKS, max_model_len=NUM_BLOCKS * 32)
     params = SamplingParams(temperature=0, max_tokens=NUM_TOKENS, ignore_eos=True)
@@ -105,7 +105,7 @@ def test_a_quantized_cache_gives_the_tokens_that_the_reference_gives_with_it(
 def test_prompt_log_probabilities_equal_those_of_generation(
     model: PagedModel, prompts: list[list[int]], budget: int
 ) -> None:
-    """What was generated is scored as a prompt: the same tokens have the same probabilities."""
+    """A generated text is scored as a prompt: its tokens have the same probabilities."""
     config = EngineConfig(max_num_batched_tokens=budget)
     engine = full_engine(model, config, num_blocks=NUM_BLOCKS, max_model_len=2048)
     prompt = prompts[4][:50]

@@ -1,4 +1,4 @@
-"""Who looks at rows of logits, before kernels are there and from then on."""
+"""Tests of the functions on rows of logits, before their kernels are compiled and after that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROW = as_bits(np.array([1, 3, 2], np.float32))
 
 @pytest.fixture
 def function(monkeypatch: pytest.MonkeyPatch) -> RowFunction[..., int]:
-    """A function that nobody has called yet, with a kernel that can be told from NumPy."""
+    """A function that was never called, with a kernel that can be distinguished from NumPy."""
     function = RowFunction(sampling_numpy.likeliest)
     monkeypatch.setattr(row_functions, "_ALL", (function,))
     monkeypatch.setattr(sampling_kernels, "likeliest", lambda *_: 99)

@@ -75,7 +75,7 @@ def process(
         (SamplingParams(allowed_token_ids=(1, 3)), [], [-INF, 1, -INF, 2, -INF]),
         (SamplingParams(bad_words_token_ids=((3,), (1, 0))), [], [1, 1, -1, -INF, 0]),
         (SamplingParams(bad_words_token_ids=((3,), (1, 0))), [4, 1], [-INF, 1, -1, -INF, 0]),
-        # The prompt's end does not begin a bad word.
+        # A bad word does not begin in the prompt.
         (SamplingParams(bad_words_token_ids=((2, 0),)), [], [1, 1, -1, 2, 0]),
         (
             SamplingParams(

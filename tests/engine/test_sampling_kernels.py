@@ -32,7 +32,7 @@ def draw(
     rows: Any = sampling_kernels,
     **settings: float,
 ) -> list[int]:
-    """A token from the same row for each seed, by either implementation."""
+    """Returns a token for each seed from the same row, sampled by either implementation."""
     filters = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **settings}
     token_ids = np.full(len(seeds), -2)
     rows.draw_rows(
@@ -58,8 +58,8 @@ def expected_probabilities(
     top_p: float = 1.0,
     min_p: float = 0.0,
 ) -> NDArray[np.float64]:
-    """The plain definition: temperature, top-k, top-p, min-p over a full stable sort. Tokens that
-    are kept or not by their last digits may be drawn, but need not."""
+    """Returns the probabilities by definition: temperature, top-k, top-p, min-p over a full stable
+    sort. Tokens at a limit, which rounding decides, may be sampled but need not be."""
     exponents = (logits.astype(np.float64) - logits.max()) / temperature
     order = np.argsort(-logits, kind="stable")
     weights = np.exp(exponents)[order]
@@ -119,7 +119,7 @@ def test_tokens_are_drawn_as_likely_as_they_should_be(
 @pytest.mark.parametrize("settings", [{}, {"top_p": 0.8}], ids=str)
 @pytest.mark.parametrize("name", ["flat", "long tail", "one and a flat rest"])
 def test_tokens_are_drawn_as_likely_in_the_long_run(name: str, settings: dict[str, Any]) -> None:
-    """So that a few percent too many or too few would show."""
+    """A bias of a few percent would be found."""
     logits = logits_of(name, 3000)
     drawn = draw(logits, range(100_000), **settings)
     assert_drawn_from(expected_probabilities(logits, **settings), drawn)
@@ -148,7 +148,7 @@ def test_numpy_draws_the_tokens_that_kernels_draw(name: str, settings: dict[str,
             draw(row, seeds, 7, rows=rows, **settings)
             for rows in (sampling_numpy, sampling_kernels)
         )
-        # One may be drawn that lies where sums of the two round otherwise.
+        # A token may be sampled where the sums of the two are rounded differently.
         assert sum(a != b for a, b in zip(found, expected, strict=True)) <= 1
 
 
@@ -173,7 +173,7 @@ def test_a_draw_is_where_the_running_sum_passes_a_number_made_of_seed_and_positi
 
 
 def first_uniform(seed: int, position: int) -> float:
-    """By SplitMix64: the position's output is the state of another one."""
+    """Returns SplitMix64's first output: that of the position is the state of another generator."""
     state = mixed(seed + position * 0x9E3779B97F4A7C15)
     return ((mixed(state + 0x9E3779B97F4A7C15) >> 11) + 0.5) / 2**53
 
@@ -186,7 +186,7 @@ def mixed(state: int) -> int:
 
 
 def test_drawn_numbers_are_those_of_splitmix64() -> None:
-    """The first one of seed 1234567, from the generator's reference implementation."""
+    """The first output for seed 1234567, from the generator's reference implementation."""
     assert mixed(1234567 + 0x9E3779B97F4A7C15) == 6457827717110365317
 
 
@@ -223,9 +223,9 @@ def test_the_last_digits_of_logits_do_not_change_what_is_drawn() -> None:
 @pytest.mark.parametrize("top_p", [0.5, 0.9])
 @pytest.mark.parametrize("seed", range(2))
 def test_the_nucleus_ends_within_equal_weights_where_it_should(seed: int, top_p: float) -> None:
-    """Of many, so that float32 could not tell their sum."""
+    """There are so many that float32 could not distinguish their sums."""
     logits = np.round(np.random.default_rng(seed).normal(0, 1, 256_000), 1).astype(np.float32)
-    # The last ones of the nucleus are most of it, and as many as these follow.
+    # The last tokens of the nucleus are most of it, and as many follow.
     logits[::3] = np.float32(0.5)
     logits[logits > 0.5] = np.float32(-9)
     expected = expected_probabilities(logits, top_p=top_p)
@@ -243,7 +243,7 @@ def test_lowest_finite_logits_are_drawn_over_minus_infinity(least: float) -> Non
     assert set(draw(logits, range(50))) == {100, 200}
 
 
-# Numbers that are none
+# NaN and infinity
 
 
 EXTREMES: list[list[float]] = [[1e38, -1e38], [3.4e38, -3.4e38], [-np.inf, 3.4e38]]
@@ -287,8 +287,8 @@ def test_extreme_logits_leave_a_token(
 def test_draws_from_rows_with_invalid_logits_are_broken(
     rows: Any, values: list[float], others: float | None, settings: dict[str, Any]
 ) -> None:
-    """Wherever it stands, beside numbers (unless these are None) or not. Minus infinity is only a
-    token that is impossible, unless all are."""
+    """In any position, beside numbers (unless these are None) or not. Minus infinity is only an
+    impossible token, unless all logits are."""
     logits = np.full(700, values[0] if others is None else others, np.float32)
     logits[[3, 600]] = values[0], values[-1]
     is_broken = others is None or values != [-np.inf]

@@ -55,7 +55,7 @@ def test_samples_stay_in_order_and_preempted_ones_come_first() -> None:
     assert [(s.request_id, s.index) for s in queue] == [("0", 0), ("1", 0), ("1", 1), ("1", 2)]
 
 
-# The blocks that sequences get: shared ones, new ones, and none where there are too few.
+# The blocks of sequences: shared ones, new ones, and none if too few are free.
 
 
 BLOCK_SIZE = 4
@@ -77,7 +77,7 @@ def tables(
 
 
 def computed(made: BlockTables, num_tokens: int) -> Sequence:
-    """A sequence all of whose tokens are computed but the last."""
+    """Returns a sequence with all tokens but the last computed."""
     first = block_tables_sequence(num_tokens)
     assert made.give_blocks(first, Plan())
     first.status = SequenceStatus.RUNNING
@@ -189,7 +189,7 @@ def test_a_prompt_of_higher_priority_is_computed_before_the_rest_of_one_that_has
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_blocks_found_again_after_a_preemption_are_no_hits(n: int) -> None:
-    """Be it before the first token or after it: a prompt is looked up once."""
+    """A preemption before the first token or after it: a prompt is looked up only once."""
     engine, _ = make_engine(
         num_blocks=32, max_model_len=128, max_num_batched_tokens=8, enable_prompt_lookup=False
     )
@@ -222,7 +222,7 @@ def owned(owner: str, name: str, prompt: list[int], **params: object) -> Generat
 def test_a_stream_alone_with_its_owner_goes_on_beside_a_crowd(
     num_blocks: int, max_num_seqs: int
 ) -> None:
-    """The cache, or the places, are too few for all."""
+    """The cache or the places do not suffice for all."""
     engine, _ = make_engine(num_blocks=num_blocks, max_model_len=40, max_num_seqs=max_num_seqs)
     for number in range(8):
         engine.add(owned("many", f"many {number}", [number] * 6, max_tokens=24))
@@ -244,7 +244,7 @@ def test_a_stream_alone_with_its_owner_goes_on_beside_a_crowd(
 def test_requests_of_higher_priority_are_not_preempted_for_one_that_waits(
     max_num_seqs: int,
 ) -> None:
-    """They would be admitted again before it, in every step, and nothing would progress."""
+    """They would be admitted again before it in every step, and no request would progress."""
     engine, _ = make_engine(num_blocks=6, max_model_len=20, max_num_seqs=max_num_seqs)
     for name in ("a", "b"):
         engine.add(replace(owned("many", name, [ord(name)] * 6, max_tokens=5), priority=-1))

@@ -1,4 +1,4 @@
-"""Sequences: how they end, and what a copy of one shares."""
+"""Tests of sequences: their ends, and the data that a copy shares."""
 
 from __future__ import annotations
 

@@ -31,16 +31,16 @@ from tests.engine.fake_model import FakeModel
 def learn(
     costs: StepCosts, num_decodes: int, seconds: float, *, num_drafts: int = 0, **prefills: float
 ) -> None:
-    """Learns of a step, which may have drafts, and tokens of prompts."""
+    """Adds the measurement of a step, which may have drafts and prompt tokens."""
     known = {"num_prefill_tokens": 0, **prefills, "seconds": seconds}
     costs.learn(num_decodes=num_decodes, num_rows=num_decodes + num_drafts, **known)
 
 
-# What work of a size costs, by noisy measurements of some sizes.
+# The cost of a number of tokens, from noisy measurements of some sizes.
 
 
 TWO = ((10, 2.0), (10, 2.0), (20, 5.0), (20, 5.0))
-"""Each twice: the first of a size is provisional."""
+"""Each size twice: the first measurement is provisional."""
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ TWO = ((10, 2.0), (10, 2.0), (20, 5.0), (20, 5.0))
         (TWO, 15, 3.5),
         (TWO, 20, 5.0),
         (TWO, 120, 305.0),  # three seconds for each further one
-        ((*TWO, (14, 90.0)), 15, 3.5),  # measured once beside others
+        ((*TWO, (14, 90.0)), 15, 3.5),  # measured once, beside others
         (((8, 2.0),) * 3 + ((8, 50.0), (8, 2.0)), 8, 2.0),  # an outlier
         (((8, 2.0),) * 5 + ((8, 3.0),) * 20, 8, 3.0),  # the past is forgotten
     ],
@@ -98,7 +98,7 @@ def test_sizes_are_few_and_estimates_near_a_line_of_noisy_measurements() -> None
     assert len(made._samples) <= 4 * 12
 
 
-# What pieces of prompts add to steps.
+# The cost of prompt chunks in a step.
 
 
 def seconds_of(num_tokens: int, context: float, growth: float = 1 / 2000) -> float:
@@ -134,22 +134,22 @@ def test_prefill_costs_give_how_many_tokens_fit() -> None:
     assert costs.num_tokens_within(0.0, 0, 256) == 0
 
 
-# What drafts are estimated to cost after something that was no fault of theirs has made steps
-# slow for a while.
+# The estimated cost of drafts after another cause has made steps slow for a while.
 
 
 STEP, ROW = 0.020, 0.005
 GOOD, MIDDLING, RANDOM = (0.6, 0.97), (0.2, 0.5), (0.01, 0.1)
-"""Between which chances the next token of a guess is right."""
+"""The range of the probability that a guessed token is right."""
 
 QUIET = 5000
 RECOVERY = 1536
-"""Steps until drafts are worth what they were: those after which steps without drafts are measured
-anew, the longest pause of those that do not pay, and some."""
+"""The number of steps until drafts have their former value: those after which steps without drafts
+are measured again, the longest pause of drafts that do not pay, and some more."""
 
 
 class Phase(NamedTuple):
-    """Steps of one stream, on a machine that takes so much longer for all, and for the context."""
+    """A phase of one stream on a machine, with factors for the time of all steps and of the
+    context."""
 
     num_steps: int
     slowdown: float = 1.0
@@ -157,15 +157,14 @@ class Phase(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Of one phase: the share of steps with drafts, and tokens a second."""
+    """The result of one phase: the share of steps with drafts, and tokens per second."""
 
     share: float
     speed: float
 
 
 class Simulation:
-    """Steps of which nine in ten have a guess, which costs what it costs and is right as often as
-    it says."""
+    """Simulates steps, nine in ten with a guess of the given cost and probability of being right."""
 
     def __init__(
         self,
@@ -294,15 +293,15 @@ def test_a_length_that_was_slow_is_forgotten_while_others_are_drafted() -> None:
     assert costs.seconds(8, 0.001, 0) == pytest.approx(0.008)
 
 
-# What a step would cost, by the steps that have run.
+# The cost of a step, estimated from earlier steps.
 
 
 CHANGE = 3.0
 
 
 class Machine:
-    """Steps whose seconds are known: 10, a half for each sequence, a tenth for each row of a draft,
-    a quarter for each token of a prompt, and `CHANGE` where the shape changes."""
+    """Simulates steps with known durations in seconds: 10, 0.5 for each sequence, 0.1 for each row
+    of a draft, 0.25 for each token of a prompt, and `CHANGE` if the shape changes."""
 
     def __init__(self) -> None:
         self.costs = StepCosts()
@@ -378,15 +377,16 @@ def test_a_first_measurement_that_is_far_too_slow_does_not_prevent_a_second(
     assert costs.decode_seconds(4, 9) == pytest.approx(14.0), "12.5 and what a change takes"
 
 
-# A long prompt must not hold those up who decode; a crowd that waits goes before their comfort.
+# A long prompt must not delay decoding streams for long; waiting requests have priority over short
+# gaps.
 
 
 BASE, TOKEN = 0.05, 0.0015
-"""Seconds of the fake model's step, and of each token in it."""
+"""The seconds of the fake model's step, and of each of its tokens."""
 
 
 class TimedModel(FakeModel):
-    """Its steps take time on a clock of its own."""
+    """A model whose steps advance its own clock."""
 
     now = 0.0
     base = BASE
@@ -412,7 +412,7 @@ BUDGET = 256
 
 
 def prompt(length: int = 1600, start: int = 0) -> Sequence:
-    """A prompt of which the tokens before `start` are computed."""
+    """Returns a prompt whose tokens before `start` are computed."""
     request = GenerationRequest("r", [1] * length, SamplingParams())
     made = Sequence(0, request, 0, token_limit=length + 9)
     made.num_computed_tokens = start
@@ -420,7 +420,7 @@ def prompt(length: int = 1600, start: int = 0) -> Sequence:
 
 
 def test_prompt_of_less_than_a_second_is_not_split() -> None:
-    """A second of a prompt's tokens, those left out that are cached."""
+    """One second of a prompt's tokens, without the cached ones."""
     pacing = pacing_after(*[(4, 0, 0.001)] * 3, *[(4, 100, 0.101)] * 3)
     assert pacing.max_prefill_tokens(4, 4, prompt(1000), BUDGET) == BUDGET
     assert pacing.max_prefill_tokens(4, 4, prompt(1020), BUDGET) < BUDGET
@@ -438,7 +438,7 @@ def run_streams(
     token_seconds: float = TOKEN,
     late_priority: int = 0,
 ) -> TimedModel:
-    """Streams that decode, and then prompts that come while they do, until those are computed."""
+    """Runs streams that decode, and later prompts, until the prompts are computed."""
     model = TimedModel()
     model.base, model.token_seconds = base, token_seconds
     model.allocate_cache(4096)
@@ -476,7 +476,7 @@ def test_a_long_prompt_at_most_doubles_the_steps_of_those_who_decode(num_streams
 
 @pytest.mark.parametrize("num_streams", [1, 8])
 def test_steps_that_no_reader_sees_are_filled(num_streams: int) -> None:
-    """Though they take ten times as long as without the prompt."""
+    """Although they take ten times as long as without the prompt."""
     model = run_streams(num_streams, 1, 1900, base=0.003, token_seconds=0.0006)
     whole = model.step_seconds[1:-1]
     assert max(whole) <= 1.05 * UNSEEN_SECONDS
@@ -484,7 +484,7 @@ def test_steps_that_no_reader_sees_are_filled(num_streams: int) -> None:
 
 
 def test_prompts_that_wait_for_each_other_get_the_whole_budget() -> None:
-    """Until the last of them is alone: then those who decode count."""
+    """Until only the last one remains: then decoding streams limit it."""
     model = run_streams(8, 4, 900)
     undisturbed = BASE + TOKEN * 12
     num_crowded = 3 * 900 // 248
@@ -501,13 +501,13 @@ def test_a_crowd_of_lower_priority_waits_for_those_who_decode() -> None:
 
 
 def test_short_prompts_are_not_held_back() -> None:
-    """Each holds up those who decode once: taking it in small pieces would cost everybody steps."""
+    """Each delays decoding streams once: small pieces would cost further steps."""
     model = run_streams(8, 1, 240)
     assert model.num_tokens_per_step[0] == 8 + 240
 
 
 def test_a_long_prompt_advances_however_dear_its_tokens_are() -> None:
-    """In pieces that are worth a step, though decodes take more than twice as long meanwhile."""
+    """In chunks that are worth a step, though decoding takes more than twice as long meanwhile."""
     num_streams = 4
     model = run_streams(num_streams, 1, 600, token_seconds=BASE)
     *whole, last = model.num_tokens_per_step

@@ -64,7 +64,7 @@ def test_blocks_of_adapters_are_kept_and_those_of_salts_are_not(tmp_path: Path) 
 def test_unknown_costs_are_measured_by_reading() -> None:
     policy = ReadingPolicy()
     assert policy.is_worth_reading(1, 10**9)
-    policy.learn_computed(63, 1.0)  # too few to tell
+    policy.learn_computed(63, 1.0)  # too few for an estimate
     assert policy.computing_seconds(100) is None
     assert policy.patience(100) == 5
 
@@ -104,7 +104,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def go_on(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set where reads of any directory may go on."""
+    """An event that lets reads of any directory continue."""
     event, read = threading.Event(), BlockDirectory.read
 
     def slow(directory: BlockDirectory, *arguments: Any) -> int:
@@ -122,7 +122,7 @@ def test_prompt_restored_from_disk_continues_with_the_same_tokens(path: Path) ->
         assert engine.engine.counters.num_prefix_cache_hits == NUM_STORED
         longer = [*PROMPT[:-10], *range(30)]
         assert engine.ask(request("b", longer)) == continue_greedily(longer, 4)
-        assert engine.num_restored == NUM_STORED  # memory has the rest
+        assert engine.num_restored == NUM_STORED  # memory contains the others
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_prompt_restored_from_disk_continues_with_the_same_tokens(path: Path) ->
         (request("r", PROMPT, prompt_logprobs=1), {}, 0),
         (request("r", [96, *PROMPT[1:]]), {}, 0),
         (request("r", PROMPT), {"fingerprint": b"another model"}, 0),
-        (request("r", PROMPT), {"num_blocks": 72}, 63 * BLOCK_SIZE),  # an eighth stays free
+        (request("r", PROMPT), {"num_blocks": 72}, 63 * BLOCK_SIZE),  # an eighth remains free
     ],
 )
 def test_blocks_that_do_not_match_are_not_read(
@@ -188,7 +188,7 @@ def test_a_disk_that_hangs_is_not_waited_for(
         assert engine.prefixes.has_work
         assert engine.run() == {"a": continue_greedily(PROMPT, 4)}
         go_on.set()
-        engine.call_next()  # the reader comes back, too late
+        engine.call_next()  # the reader returns too late
         engine.engine.blocks.check([])
 
 

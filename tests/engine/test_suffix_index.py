@@ -17,7 +17,7 @@ from fastovms.parts.drafts.suffix_index import (
 )
 from fastovms.parts.drafts.suffix_layout import MAX_CANDIDATES, MAX_MATCH
 
-# When the kernels of the suffix index are there, and what happens before.
+# The availability of the suffix index's kernels, and the behaviour before it.
 
 
 TEXT = array("q", [1, 2, 3, 4, 1, 2])
@@ -81,14 +81,14 @@ def suffix_index_guess(
         (SUFFIX_INDEX_TEXT, 8, 5, [4, 5, 6, 9, 1]),
         (SUFFIX_INDEX_TEXT, 8, 2, [4, 5]),
         ([*SUFFIX_INDEX_TEXT, 7, *SUFFIX_INDEX_TEXT], 8, 2, [7, 1]),
-        ([1, 2, 7, 1, 2, 8, 1, 2], 8, 1, [8]),  # of two that are as long, the last
+        ([1, 2, 7, 1, 2, 8, 1, 2], 8, 1, [8]),  # of two matches with the same length, the last one
         ([1, 2, 7, 1, 2, 7, 1, 2, 8, 1, 2], 8, 1, [7]),  # the majority
         ([9, 1, 2, 7, 1, 2, 8, 3, 1, 2, 8, 9, 1, 2], 8, 1, [7]),  # the longest match
         ([9, 1, 2, 7, 1, 2, 8, 3, 1, 2, 8, 9, 1, 2], 2, 1, [8]),
         ([1, 2, 3], 8, 3, []),
         ([], 8, 3, []),
         ([2, 3, 9, 3], 1, 3, [9, 3, 9]),
-        ([5, 5, 5, 5], 8, 5, [5, 5, 5, 5, 5]),  # goes round
+        ([5, 5, 5, 5], 8, 5, [5, 5, 5, 5, 5]),  # repeats
     ],
 )
 def test_suffix_index_guesses_what_followed(
@@ -154,7 +154,7 @@ class Expected(NamedTuple):
 
 
 def expected_guess(texts: list[list[int]], context: list[int]) -> Expected:
-    """The tokens that may follow by the rule, looked for everywhere."""
+    """Returns the possible next tokens by the definition, with a search of all positions."""
     longest, found = 0, []
     for text in texts:
         for end in range(1, len(text)):
@@ -184,7 +184,7 @@ def test_random_texts_are_guessed_as_a_search_of_all_of_them_would(seed: int) ->
             growing.append((space, index.new_text(space), array("q")))
             texts[space].append(growing[-1][2])
         space, text, token_ids = rng.choice(growing[-4:])
-        # So many tokens that fewer places match any of them than are looked at.
+        # With so many different tokens that fewer positions match than are examined.
         token_ids.extend(rng.randrange(40) for _ in range(rng.randrange(4)))
         index.extend(text, token_ids, 0)
         context = token_ids[-MAX_MATCH:].tolist()
@@ -224,7 +224,7 @@ def test_odds_follow_what_is_observed() -> None:
 
 
 def test_odds_are_those_of_a_text_and_of_its_space() -> None:
-    """How long the drafts of one tenant are tells another one nothing."""
+    """The lengths of one tenant's drafts reveal nothing to another tenant."""
     index = SuffixIndex(1000)
     context = array("q", SUFFIX_INDEX_TEXT[-8:])
 
@@ -252,7 +252,7 @@ def test_unlikely_draft_is_tried_with_one_token() -> None:
 
 
 def test_a_text_goes_on_near_the_place_that_it_has_followed() -> None:
-    """After a token of its own, although newer places match as far."""
+    """After a token that differs, although newer positions match as far."""
     index = SuffixIndex(1000)
     followed = [20, 21, 22, 23, 24, 7, 30, 31, 32]
     text = add(index, [*followed, *[7, 40] * 5, 20, 21, 22, 23, 24])

@@ -1,4 +1,4 @@
-"""Writes heads of GGUF files, sound or not, byte by byte."""
+"""Writes valid and invalid heads of GGUF files."""
 
 from __future__ import annotations
 

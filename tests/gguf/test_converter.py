@@ -17,7 +17,7 @@ from tests.gguf.test_reader import read
 from tests.gguf.tiny_models import TinyModel, write_model
 from tests.gguf.tiny_tokenizers import SPECIAL, byte_pairs
 
-# What stands beside the graphs, as it follows from a file's metadata.
+# The files beside the graphs, from a file's metadata.
 
 
 def files(**metadata: Any) -> dict[str, str]:
@@ -64,7 +64,7 @@ def test_no_name_of_a_template_leaves_the_directory(key: str) -> None:
     assert files(**{key: "t"}).keys() == files().keys()
 
 
-# The converter as a program: what it leaves in a directory, and how it refuses a file.
+# The converter as a program: its output files, and the refusal of a file.
 
 
 def test_contents_are_read_from_the_header_alone(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def test_causal_and_windowed_masks_hide_tokens(
         assert scores.min() >= np.finfo(np.float16).min
 
 
-# Graphs give the log probabilities that the weights of the file give, computed apart from them.
+# Log probabilities of graphs equal those that NumPy computes from the file's weights.
 
 
 RNG = np.random.default_rng(0)
@@ -125,7 +125,7 @@ def build(path: Path) -> ov.Model:
 
 
 class Session:
-    """Computes log probabilities of one text, in parts."""
+    """Computes log probabilities of one text in parts."""
 
     def __init__(self, model: ov.Model) -> None:
         self._request = ov.Core().compile_model(model, "CPU", EXACT).create_infer_request()
@@ -170,11 +170,11 @@ def test_log_probabilities_agree_with_a_numpy_decoder(name: str, tmp_path: Path)
     for length in (20, 30):
         expected = reference.log_probabilities(text[:length])
         assert np.abs(session.log_probabilities(text[:length]) - expected).max() < 1e-3
-    if "longrope" not in name:  # where the later part would decide about the earlier one
+    if "longrope" not in name:  # where the later part would change the earlier one
         assert np.abs(session.log_probabilities(text[:13], text[13:]) - expected).max() < 1e-3
 
 
-# Tensors of a file as constants of a graph.
+# Tensors of a file become constants of a graph.
 
 
 def test_weights_stay_quantized(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_weights_stay_quantized(tmp_path: Path) -> None:
         and np.prod(node.shape) > 5_000
     ]  # fmt: skip
     assert sorted(set(types)) == ["i8", "u4"]
-    assert types.count("u4") == 6 * LAYERS + 2  # the tied one has two users
+    assert types.count("u4") == 6 * LAYERS + 2  # the tied tensor has two users
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_tensors_that_do_not_fit_are_named(model: TinyModel, message: str, tmp_p
         build(tmp_path / "m.gguf")
 
 
-# Rotary embeddings: frequencies, and what turns by them.
+# Rotary embeddings: frequencies and rotated dimensions.
 
 
 def test_frequencies_that_old_files_repeat_are_needless(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_frequencies_that_old_files_repeat_are_needless(tmp_path: Path) -> None:
 
 
 def rope(**settings: object) -> RopeSettings:
-    """How the tiny model rotates, with some settings changed."""
+    """Returns the rotary settings of the tiny model with changes."""
     return replace(
         read("llama").rope, num_dimensions=4, base=100.0, original_context=64, **settings
     )
@@ -250,7 +250,7 @@ def rope(**settings: object) -> RopeSettings:
         ({}, [1, 10], 1.0),
         ({"scaling": "linear", "factor": 4.0}, [4, 40], 1.0),
         ({"attention_factor": 0.5}, [1, 10], 0.5),
-        # Between `beta_fast` and `beta_slow` rotations in the original context lies every pair.
+        # All pairs are between `beta_fast` and `beta_slow` rotations in the original context.
         ({"scaling": "yarn", "factor": 4.0, "extrapolation": 0.0}, [4, 40], 1.0),
         ({"scaling": "yarn", "factor": 4.0, "extrapolation": 1.0, "beta_fast": 0.001,
           "beta_slow": 0.0001}, [1, 10], 1 + 0.1 * np.log(4)),

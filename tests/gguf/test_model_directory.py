@@ -1,4 +1,4 @@
-"""GGUF files as model directories that are like others, and served like others."""
+"""Tests of GGUF files that become model directories and are served like others."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from fastovms.gguf.reader import (
 from tests.gguf.raw_head import entry, head, string, tensor
 from tests.gguf.tiny_models import FIRST_SCALE, WITH_MINIMUM, TinyModel, random_rows, write_model
 
-# Groups of integers and scales are the numbers that llama.cpp's own package reads.
+# Groups of integers and scales equal the numbers that llama.cpp's own package reads.
 
 
 QUANTIZED = {number: kind for number, kind in TENSOR_TYPES.items() if kind.bits}
@@ -90,7 +90,7 @@ def test_a_scale_of_zero_leaves_the_minimum(kind: Type) -> None:
     np.testing.assert_allclose(values(tensor_type, blocks), expected, rtol=1e-6)
 
 
-# What is read of GGUF files, and that no broken one gets further.
+# The content of GGUF files, and the refusal of damaged ones.
 
 
 def test_metadata_is_read_by_type(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_head_of_gigabytes_is_refused(
     monkeypatch.setattr(reader, "_MAX_HEAD_BYTES", 2**16)
     with (tmp_path / "m.gguf").open("wb") as file:
         file.write(head([start]))
-        file.truncate(2**32)  # which takes no room on a disk
+        file.truncate(2**32)  # which occupies no disk space
     with pytest.raises(ConfigurationError, match="metadata has more than 65536 bytes"):
         read_gguf(tmp_path / "m.gguf")
 
@@ -185,7 +185,7 @@ def test_any_part_of_a_split_file_loads_the_whole_model(tmp_path: Path) -> None:
 
 
 def part(count: object, number: object, *names: str, total: int = 2) -> bytes:
-    """Returns a file that says so of itself, with tensors of one number."""
+    """Returns a part with this metadata and tensors of one number."""
     keys = {"split.count": count, "split.no": number, "split.tensors.count": total}
     entries = [entry(key, value) for key, value in keys.items()]
     tensors = b"".join(tensor(name, (1,), 0, 32 * i) for i, name in enumerate(names))
@@ -268,10 +268,10 @@ def test_no_head_crashes_the_reader(tmp_path_factory: pytest.TempPathFactory, da
         read_gguf(path)
 
 
-# Architectures that are built, and why others are not.
+# Supported architectures, and the errors for others.
 
 
-# What is read of a decoder's settings, and which are refused.
+# A decoder's settings, and those that are refused.
 
 
 SIZES: dict[str, Any] = {
@@ -286,7 +286,7 @@ SIZES: dict[str, Any] = {
 
 
 def read(architecture: str = "llama", /, **settings: Any) -> Hyperparameters:
-    """Names have underscores in place of dots, two of them in place of one."""
+    """Names have underscores in place of dots, and two underscores in place of one."""
     named = {name.replace("__", "."): value for name, value in settings.items()}
     of_architecture = {
         f"{architecture}.{name}": value for name, value in {**SIZES, **named}.items()

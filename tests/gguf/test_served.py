@@ -1,4 +1,4 @@
-"""A GGUF file from the command line to the openai client."""
+"""Tests of a GGUF file from the command line to the openai client."""
 
 from __future__ import annotations
 

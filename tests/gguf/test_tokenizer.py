@@ -25,7 +25,7 @@ from fastovms.text.tokenizer import Tokenizer
 from tests.gguf.tiny_models import BYTE_PAIRS
 from tests.gguf.tiny_tokenizers import TEXTS, byte_pairs, sentencepiece
 
-# What is made of a file's tokenizer, and what is refused.
+# The conversion of a file's tokenizer, and its refusals.
 
 
 LLAMA_3 = {**byte_pairs(), "tokenizer.ggml.pre": "llama-bpe"}
@@ -106,7 +106,7 @@ def test_tokenizer_reads_markup_that_a_file_calls_normal_as_one_token(tmp_path: 
 
 
 def test_sentencepiece_pairs_join_by_their_scores() -> None:
-    """As SentencePiece does it, pair by pair."""
+    """As in SentencePiece, pair by pair."""
     metadata = sentencepiece()
     tokens = metadata["tokenizer.ggml.tokens"]
     scores = dict(zip(tokens, metadata["tokenizer.ggml.scores"], strict=True))
@@ -179,7 +179,7 @@ def test_unsupported_tokenizer_is_refused_by_name(metadata: dict[str, Any], mess
         make_tokenizer_json(TokenizerFields(metadata))
 
 
-# Texts are cut into words as by the models' own tokenizers.
+# Texts are split into words as by the models' own tokenizers.
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_unicode_is_composed_where_the_model_expects_it() -> None:
     assert as_written.encode("e\u0301").ids != as_written.encode("\u00e9").ids
 
 
-# OpenVINO's tokenizers give what Hugging Face's library gives for the same tokenizer.json.
+# OpenVINO's tokenizers equal Hugging Face's library for the same tokenizer.json.
 
 
 NAMES = {pre_tokenizer: name for name, pre_tokenizer in PRE_TOKENIZERS.items()}
@@ -258,7 +258,7 @@ def test_tokens_and_texts_equal_those_of_tokenizers(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", ["llama-bpe", "sentencepiece of Gemma"])
 def test_no_byte_is_lost(name: str, tmp_path: Path) -> None:
-    """Bytes that are no characters are shown as such, and put together when they become some."""
+    """Incomplete characters are shown as bytes, and joined when they are complete."""
     ours, _, fields = make(KINDS[name], tmp_path)
     vocab = {ours.token_bytes(i): i for i in range(len(fields.tokens) - 1, -1, -1)}
     ids = [vocab[bytes([byte])] for byte in "\u00e9x".encode()]
@@ -269,8 +269,8 @@ def test_no_byte_is_lost(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["llama-bpe", "sentencepiece", "sentencepiece of Gemma"])
 def test_streams_are_the_whole_texts(name: str, tmp_path: Path) -> None:
-    """Token by token, from a table, which makes streams fast: the expected texts are those of
-    Hugging Face's library."""
+    """Token by token from a table, for speed; the expected texts are those of Hugging Face's
+    library."""
     ours, expected, fields = make(KINDS[name], tmp_path)
     rng = random.Random(0)
     for skips in (True, False):
@@ -280,5 +280,5 @@ def test_streams_are_the_whole_texts(name: str, tmp_path: Path) -> None:
             assert isinstance(stream, TableDetokenizer)
             text = "".join(stream.push([token_id]) for token_id in ids) + stream.flush()
             assert text == ours.decode(ids, skip_special_tokens=skips)
-            if "\ufffd" not in text:  # how many of them stand for broken characters may differ
+            if "\ufffd" not in text:  # the number of replacement characters may differ
                 assert text == expected.decode(ids, skip_special_tokens=skips)

@@ -1,4 +1,4 @@
-"""Writes tiny GGUF models with random weights, by llama.cpp's own writer."""
+"""Writes tiny GGUF models with random weights, with llama.cpp's own writer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ FIRST_SCALE = {
     Type.Q3_K: 108, Type.Q4_K: 0, Type.Q5_K: 0, Type.Q6_K: 208, Type.IQ4_NL: 0, Type.IQ4_XS: 0,
     Type.MXFP4: 0,
 }  # fmt: skip
-"""Where a block has its f16 scale."""
+"""The offset of a block's f16 scale."""
 WITH_MINIMUM = {Type.Q4_1, Type.Q5_1, Type.Q2_K, Type.Q4_K, Type.Q5_K}
-"""Whose minimum follows the scale."""
+"""Types with a minimum after the scale."""
 
 
 def byte_tokens() -> list[str]:
-    """GPT-2's characters for bytes, in the order of the bytes."""
+    """Returns GPT-2's characters for bytes in the order of the bytes."""
     shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = (chr(256 + n) for n in range(256))
     return [chr(byte) if byte in shown else next(others) for byte in range(256)]
@@ -49,13 +49,13 @@ BYTE_PAIRS: dict[str, Any] = {
 
 @dataclass
 class TinyModel:
-    """What is to be written.
+    """A model to write.
 
     Attributes:
-        types: of matrices, taken in turn; where rows are too short for one, Q8_0 takes its place,
-            and F16 where they are too short for that.
-        settings: of the architecture, beside the sizes.
-        biases: of which projections: "attn_q", ...
+        types: the types of matrices in turn; where rows are too short for one, Q8_0 replaces it, or
+            F16 where they are too short for that.
+        settings: settings of the architecture beside the sizes.
+        biases: the projections with biases: "attn_q", ...
     """
 
     architecture: str = "llama"
@@ -88,7 +88,7 @@ class TinyModel:
 
 
 def write_model(path: Path, model: TinyModel, *, tensors_per_part: int = 0) -> None:
-    """Writes a file, or parts of several tensors each, whose names follow from the path's."""
+    """Writes a file, or several parts whose names follow from the path."""
     writer = gguf.GGUFWriter(path, model.architecture, split_max_tensors=tensors_per_part)
     sizes: dict[str, Any] = {
         "block_count": LAYERS,
@@ -139,7 +139,7 @@ def _add_tensors(writer: gguf.GGUFWriter, model: TinyModel) -> None:
     num_matrices = 0
 
     def matrix(name: str, rows: int, columns: int, std: float, num: int = 0) -> None:
-        """Adds a matrix, or `num` in one tensor."""
+        """Adds a matrix, or `num` matrices in one tensor."""
         nonlocal num_matrices
         kind = fitting(model.types[num_matrices % len(model.types)], columns)
         num_matrices += 1
@@ -205,7 +205,7 @@ def _add_tensors(writer: gguf.GGUFWriter, model: TinyModel) -> None:
 
 
 def fitting(kind: Type, num_columns: int) -> Type:
-    """The type, or one that takes rows of any length, as llama.cpp falls back."""
+    """Returns the type, or its fallback for short rows, as in llama.cpp."""
     for each in (kind, Type.Q8_0):
         if num_columns % gguf.GGML_QUANT_SIZES[each][0] == 0:
             return each
@@ -215,8 +215,8 @@ def fitting(kind: Type, num_columns: int) -> Type:
 def random_rows(
     rng: np.random.Generator, rows: int, columns: int, kind: Type, std: float
 ) -> NDArray[Any]:
-    """Random numbers as they are written. Blocks that the package cannot make of numbers are of
-    random codes, with scales that give such a deviation."""
+    """Returns encoded random numbers. Blocks that the package cannot quantize consist of random
+    codes with scales that give the same deviation."""
     if kind in (Type.F32, Type.F16, Type.BF16):
         return gguf.quantize(rng.normal(0, std, (rows, columns)).astype(np.float32), kind)
     size, num_bytes = gguf.GGML_QUANT_SIZES[kind]

@@ -1,5 +1,5 @@
-"""Tokenizers of GGUF files whose tokens show where texts are cut: they are made of these texts,
-across words, numbers and lines."""
+"""Tokenizers of GGUF files whose tokens show where texts are split: they are trained on these
+texts, across words, numbers and lines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NUM_MERGES = 250
 
 @cache
 def byte_pairs() -> dict[str, Any]:
-    """A byte-pair tokenizer, but for its `tokenizer.ggml.pre`."""
+    """Returns a byte-pair tokenizer without its `tokenizer.ggml.pre`."""
     shown = byte_tokens()
     words = [[shown[byte] for byte in text.encode()] for text in TEXTS]
     merges = []
@@ -55,7 +55,7 @@ def byte_pairs() -> dict[str, Any]:
 
 @cache
 def sentencepiece() -> dict[str, Any]:
-    """A tokenizer of SentencePiece, without the tokens of some characters."""
+    """Returns a SentencePiece tokenizer without tokens for some characters."""
     texts = [text.replace(" ", "\u2581") for text in TEXTS[:7]]
     characters = sorted(set("".join(texts)) - set("\u00fcQ\u6771"))
     pieces = Counter(

@@ -1,4 +1,4 @@
-"""A byte-level tokenizer, and a grammar to follow with it."""
+"""A byte-level tokenizer, and generation with a grammar."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROMPT = [5, 6]
 def generate(
     compiler: GrammarCompiler, tokenizer: LLTokenizer, grammar: Grammar, seed: int, use_forced: bool
 ) -> str:
-    """Follows random logits until the end, taking forced tokens where wanted."""
+    """Follows random logits to the end, and takes forced tokens if requested."""
     rng = np.random.default_rng(seed)
     state = compiler.start(grammar, len(PROMPT))
     token_ids = array("q", PROMPT)
@@ -37,7 +37,7 @@ def generate(
         if use_forced:
             token_ids.extend(state.forced_tokens(token_ids))
         logits = rng.standard_normal(tokenizer.vocab_size + 3).astype(np.float32)
-        logits[-3:] = 100  # ids beyond the tokenizer's are never possible
+        logits[-3:] = 100  # ids beyond the tokenizer's are never allowed
         state(logits, token_ids)
         assert not state.error
         token_id = int(logits.argmax())

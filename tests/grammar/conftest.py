@@ -1,4 +1,4 @@
-"""Grammars over a byte-level tokenizer."""
+"""Grammars with a byte-level tokenizer."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def tokenizer() -> LLTokenizer:
 
 @pytest.fixture(scope="module")
 def compiler(tokenizer: LLTokenizer) -> GrammarCompiler:
-    """Compiles for a model whose vocabulary has three ids more than the tokenizer."""
+    """Returns a compiler for a model whose vocabulary has three ids more than the tokenizer."""
     return GrammarCompiler(TOKENIZER_JSON, vocab_size=tokenizer.vocab_size + 3, eos_token_ids=[EOS])

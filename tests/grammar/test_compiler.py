@@ -35,7 +35,7 @@ from fastovms.params import Grammar, GrammarKind
 from tests.grammar.byte_level import SCHEMA, TOKENIZER_JSON, generate
 from tests.vocabularies import vocabulary
 
-# Whatever the logits say, the text obeys.
+# For any logits, the text follows the grammar.
 
 
 GBNF = 'root ::= "x" ("1" | "2") end\nend ::= "."'
@@ -81,7 +81,7 @@ def test_json_obeys_its_schema_and_is_compact(
     assert 0 <= value["age"] <= 120
 
 
-# Texts that spell special tokens, and special tokens that end a text.
+# Texts that look like special tokens, and special tokens that end a text.
 
 
 NAMES = ("<call>", "[END]", "<|a|>b")
@@ -298,7 +298,7 @@ def test_repeated_schema_is_written_once() -> None:
     assert rules.count("%json") == 1
 
 
-# What can be compiled, and what is refused.
+# Supported and refused grammars.
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_unusable_grammar_is_refused_by_its_field(
 def test_trigger_is_text_unless_it_is_a_special_token(
     begins: list[str], triggers: list[str], accepted: list[str], refused: str
 ) -> None:
-    # Another token than the trigger must end the text.
+    # A token other than the trigger must end the text.
     tokenizer = LLTokenizer(TOKENIZER_JSON, eos_token=100)
     compiler = GrammarCompiler(TOKENIZER_JSON, vocab_size=tokenizer.vocab_size, eos_token_ids=[100])
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -392,7 +392,7 @@ FORCED_ITEMS = {"type": "array", "items": {"const": 1}, "minItems": 9000, "maxIt
 def test_long_text_without_a_choice_is_refused(
     compiler: GrammarCompiler, kind: GrammarKind, source: str
 ) -> None:
-    """Each step would look at all of it."""
+    """Each step would examine all of it."""
     with pytest.raises(InvalidField, match=r"would follow without a choice|Too many items"):
         compiler.compile(Grammar(kind, source))
 
@@ -413,7 +413,7 @@ def test_too_complex_schema_is_refused_before_sampling(
 
 
 def test_end_token_may_close_a_tag() -> None:
-    """`<|call|>` of gpt-oss ends a call and the answer: it is not spelled in letters."""
+    """`<|call|>` of gpt-oss ends a call and the answer: it is a special token."""
     end = vocabulary().eos
     compiler = GrammarCompiler(TOKENIZER_JSON, vocab_size=None, eos_token_ids=[end])
     [text] = [text for text, token_id in compiler.special_tokens.items() if token_id == end]

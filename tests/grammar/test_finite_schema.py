@@ -15,7 +15,7 @@ from fastovms.grammar_tree import Json
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import vocabulary
 
-# Numbers that a schema cannot have where they are, each by its keyword's name.
+# Invalid numbers in schemas, named by their keywords.
 
 
 MOST = 2**53 - 1
@@ -91,7 +91,7 @@ def test_bound_beyond_what_expressions_can_write_is_moved() -> None:
     }
 
 
-# Schemas that lead back to themselves without an end.
+# Schemas with endless references to themselves.
 
 
 Schema = dict[str, Any]

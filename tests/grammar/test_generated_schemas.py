@@ -1,4 +1,5 @@
-"""Schemas that zod 4.6, pydantic 2.14 and openai-python write for one field of each type."""
+"""Tests of the schemas that zod 4.6, pydantic 2.14 and openai-python write for one field of each
+type."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ SCHEMAS: dict[str, tuple[dict[str, Any], Any]] = json.loads(
     Path(__file__).with_name("generated_schemas.json").read_text()
 )
 UNENFORCED = {f"{kind} {name}" for kind in ("pydantic", "openai") for name in ("set", "frozenset")}
-"""No grammar tells whether items are unique."""
+"""Grammars cannot enforce that items are unique."""
 
 FORMATS = ("qwen3coder", "glm45", "minimax_m2", "step3", "lfm2", "mistral")
 

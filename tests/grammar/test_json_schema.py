@@ -22,7 +22,7 @@ from fastovms.grammar.json_schema import (
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import vocabulary
 
-# Expressions of what is none of some names.
+# Expressions of all names except some.
 
 
 @pytest.mark.parametrize(
@@ -38,14 +38,14 @@ def test_other_names_match_all_but_the_names(names: list[str]) -> None:
         assert expression.fullmatch(other) is not None, other
 
 
-# Objects that declare properties, and what is said of others.
+# Objects that declare properties, and the schema of other properties.
 
 
 INTEGER = {"type": "integer"}
 
 
 def obj(names: str, required: str = "", **more: object) -> dict[str, Any]:
-    """An object that declares integers by names of one letter."""
+    """Returns an object schema that declares integers with names of one letter."""
     properties = dict.fromkeys(names, INTEGER)
     return {"type": "object", "properties": properties, "required": [*required], **more}
 
@@ -87,7 +87,7 @@ REF = {"$ref": "#/$defs/Base"}
             ['{"b":1}'],
         ),
         (obj("a", "z"), ['{"z":null}', '{"a":1,"z":[]}'], ["{}", '{"z":1,"b":1}']),
-        # What says something of other properties keeps its say.
+        # Keywords for other properties keep their effect.
         (
             obj("a", additionalProperties=True),
             ['{"a":1,"b":"x"}'],
@@ -126,7 +126,7 @@ REF = {"$ref": "#/$defs/Base"}
             ["1"],
         ),
         ({"oneOf": [A, B]}, ['{"a":1}', '{"b":1}'], ['{"a":1,"b":1}']),
-        # All at once.
+        # All together.
         ({"allOf": [A, B]}, ['{"a":1,"b":2}'], ['{"a":1}', '{"a":1,"b":2,"c":3}']),
         ({**A, "allOf": [B]}, ['{"a":1,"b":2}'], ['{"b":2,"a":1}', '{"a":1,"b":2,"c":3}']),
         ({"allOf": [B], **A}, ['{"b":2,"a":1}'], ['{"a":1,"b":2}']),
@@ -207,13 +207,13 @@ REF = {"$ref": "#/$defs/Base"}
             ["{}", '{"a":1,"c":1}'],
         ),
         (LINKED, ['{"a":1,"c":{"a":1,"c":{"y":3},"y":2}}'], ['{"y":1}', '{"c":{"z":1}}']),
-        # A property that cannot be is left out.
+        # An impossible property is omitted.
         (
             obj("", properties={"a": {"allOf": [A, {"type": "string"}]}, "b": INTEGER}),
             ['{"b":1}', "{}"],
             ['{"a":1}', '{"a":{"a":1}}'],
         ),
-        # What leads to itself in its own place adds nothing to it.
+        # A reference to itself in its own place is ignored.
         (
             {
                 "$defs": {
@@ -224,7 +224,7 @@ REF = {"$ref": "#/$defs/Base"}
             ['{"a":1}'],
             ['{"c":1}', "{}"],
         ),
-        # References that lead anywhere.
+        # References to any part.
         (
             {
                 "components": {"schemas": {"a/b %": A}},
@@ -341,7 +341,7 @@ def test_too_deeply_nested_schema_is_refused() -> None:
         usable_schema(json.dumps(schema))
 
 
-# What of a schema llguidance gets.
+# The schema that llguidance gets.
 
 
 @pytest.mark.parametrize(

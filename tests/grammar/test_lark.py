@@ -17,7 +17,7 @@ from fastovms.grammar.lark import (
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import vocabulary
 
-# Grammars in Lark become expressions that match the same texts, where there are such.
+# Lark grammars become regular expressions that match the same texts, where possible.
 
 
 PATCH = r"""
@@ -37,7 +37,7 @@ change_line: ("+" | "-" | " ") /(.*)/ LF
 eof_line: "*** End of File" LF
 %import common.LF
 """
-"""The form in which coding agents ask for changes of files."""
+"""The format in which coding agents request changes of files."""
 CHANGE = "*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-a\n+b\n*** End Patch\n"
 
 
@@ -169,7 +169,7 @@ def test_too_long_chain_of_rules_is_refused(name: str) -> None:
         unmatchable_rule(chain(260))
 
 
-# Rules for texts in which special tokens stand, tried on a vocabulary.
+# Rules for texts with special tokens, with a vocabulary.
 
 
 @pytest.mark.parametrize("specials", [(), ("</s>",), ("</s>", "<other>")], ids=str)

@@ -1,4 +1,4 @@
-"""Tests of `fastovms/grammar/patterns.py`: anchors mean the same in every format of calls."""
+"""Tests of `fastovms/grammar/patterns.py`: anchors mean the same in every tool call format."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ from fastovms.params import GenerationRequest, Grammar, GrammarKind, SamplingPar
 from tests.grammar.byte_level import EOS
 from tests.paths import BYTE_LEVEL_TOKENIZER
 
-# What clients are told of their grammars.
+# Error messages about grammars.
 
 
 GRAMMAR = Grammar(GrammarKind.JSON_SCHEMA, "{}", param="response_format")
@@ -57,17 +57,17 @@ def test_first_line_of_an_error_or_the_line_below_a_drawing_is_returned(
     assert first_line(said) == told
 
 
-# What a grammar may take of the engine's time.
+# Limits of the engine's time that a grammar may take.
 
 
 @pytest.mark.parametrize(
     ("seconds", "is_used_up"),
     [
-        ([FREE_SECONDS * 0.9] * 10_000, False),  # most tokens are free
+        ([FREE_SECONDS * 0.9] * 10_000, False),  # most tokens are allowed
         ([MAX_SECONDS], False),
         ([MAX_SECONDS + 2 * FREE_SECONDS], True),
         ([MAX_SECONDS / 2 + 2 * FREE_SECONDS] * 2, True),
-        ([-1.0, MAX_SECONDS + 2 * FREE_SECONDS], True),  # a clock that goes back gives nothing
+        ([-1.0, MAX_SECONDS + 2 * FREE_SECONDS], True),  # a clock that goes backwards adds nothing
     ],
 )
 def test_time_beyond_the_free_seconds_of_a_token_uses_up_the_budget(
@@ -108,7 +108,7 @@ def test_dead_end_is_reported_in_one_line(
     [
         ("", "y", "other fields of the request rule out every token that may follow"),
         ("", "n", ""),
-        ("y", "", ""),  # complete: it may end, though `min_tokens` would have it go on
+        ("y", "", ""),  # complete: it may end, though `min_tokens` requires more
     ],
 )
 def test_request_that_bars_every_token_of_its_grammar_ends(
@@ -178,7 +178,7 @@ def test_samples_of_a_request_share_one_time_budget(
     assert not other.error
 
 
-# How far guesses go along a grammar, while the sample itself stays where it is.
+# How far guesses advance in a grammar, while the state of the sample itself does not change.
 
 
 TEXT = BYTE_LEVEL_TOKENIZER.read_text()
@@ -210,7 +210,7 @@ def test_scout_follows_a_guess_to_the_first_barred_token(
 ) -> None:
     state = start(pattern)
     guess = [token for character in text for token in tokens(character)]
-    for _ in range(2):  # the sample itself does not move
+    for _ in range(2):  # the state of the sample does not change
         scout = state.scout(NOTHING)
         assert scout is not None
         assert scout.follow(guess) == expected
@@ -239,7 +239,7 @@ def test_scout_ends_with_the_text_or_the_time_budget() -> None:
     assert state.scout(NOTHING) is None
 
 
-# Compiled grammars are kept within a number of bytes, of which they take more as they are used.
+# Compiled grammars are cached within a number of bytes, which they increase as they are used.
 
 
 MATCHER = cast(LLMatcher, None)

@@ -20,8 +20,8 @@ from fastovms.grammar_tree import Answer, Until, in_order
 from fastovms.params import Grammar, GrammarKind
 from tests.vocabularies import Vocabulary, vocabulary
 
-# XGrammar's structural tags: what each format takes and refuses, in vocabularies in which tags
-# are special tokens and in which they are text.
+# XGrammar's structural tags: the accepted and refused texts of each format, in
+# vocabularies in which tags are special tokens, and in which they are text.
 
 
 Format = dict[str, Any]
@@ -178,7 +178,7 @@ def test_structural_tag_accepts_texts_of_its_format_only(
 def test_text_generated_from_a_format_is_accepted_by_it(
     words: Vocabulary, format_: Format, accepted: list[str], refused: list[str]
 ) -> None:
-    """And it comes to its end, wherever it went."""
+    """And it is complete, for any choices."""
     wanted = structural_tag_grammar(format_)
     for seed in range(3):
         hints = ["</f>", "</think>", "END", "<f>", '"}', "</parameter>", *accepted]
@@ -217,7 +217,7 @@ def combine(inner: st.SearchStrategy[tuple[Format, str]]) -> st.SearchStrategy[t
 def test_regular_format_accepts_what_its_expression_matches(
     written: tuple[Format, str], texts: list[str]
 ) -> None:
-    """Wherever borders between formats could be drawn."""
+    """For any split of the text between formats."""
     wanted, expression = structural_tag_grammar(written[0]), re.compile(written[1])
     samples = [TEXT.walk(wanted, [], seed, num_tokens=10) for seed in range(2)]
     for text in (*samples, *texts):
@@ -291,7 +291,7 @@ def test_invalid_format_is_refused_with_its_path(format_: object, message: str) 
     assert error.value.param == "response_format"
 
 
-# Grammars as llama.cpp's users write them.
+# Grammars in the style of llama.cpp's users.
 
 
 LIST = r"""root ::= item+

@@ -1,4 +1,4 @@
-"""A server's parts around fake transports, for tests of connections."""
+"""The parts of a server with fake transports, for tests of connections."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIG = HttpConfig(
 
 
 class Bench:
-    """A server's parts around fake transports, with handlers that wait to be told."""
+    """The parts of a server with fake transports, and handlers that wait for the test."""
 
     def __init__(self, config: HttpConfig = CONFIG) -> None:
         self.exchanges: list[Exchange] = []

@@ -1,4 +1,4 @@
-"""A raw HTTP client for tests: sends bytes, reads whatever comes, believes nothing."""
+"""A raw HTTP client for tests, which makes no assumptions about the answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Answer:
-    """One response as it stood on the wire. `body` is None when it was cut short."""
+    """A response as it was received. `body` is None if it is incomplete."""
 
     status: int
     headers: dict[str, str]
@@ -18,7 +18,7 @@ class Answer:
 
 @dataclass
 class Conversation:
-    """Everything a server sent on one connection."""
+    """All bytes that a server sent on one connection."""
 
     data: bytes
     closed: bool
@@ -93,8 +93,8 @@ def _dechunk(data: bytes) -> tuple[bytes | None, bytes]:
 async def read_until_quiet(
     reader: asyncio.StreamReader, quiet: float, limit: float, answers: int = 1
 ) -> Conversation:
-    """Reads until the server closes, or has begun so many answers and is then quiet for a while,
-    or `limit` seconds have passed."""
+    """Reads until the server closes, until it has begun the given number of answers and then sends
+    nothing for a while, or until `limit` seconds have passed."""
     data = b""
     loop = asyncio.get_running_loop()
     end = loop.time() + limit
@@ -123,7 +123,7 @@ async def talk(
     quiet: float = 0.06,
     limit: float = 60.0,
 ) -> Conversation:
-    """Connects, sends the pieces, and reads what comes."""
+    """Connects, sends the pieces, and reads the answers."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         try:

@@ -1,4 +1,4 @@
-"""A server on a free port with a few plain routes, for end-to-end tests."""
+"""A server on a free port with a few simple routes, for end-to-end tests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ QUICK = HttpConfig(
 def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Function
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """uvloop, or what the test's module names as its `loop_factory`."""
+    """Returns uvloop's factory, or the `loop_factory` of the test's module."""
     return {"loop": getattr(item.module, "loop_factory", uvloop.new_event_loop)}
 
 
@@ -43,10 +43,8 @@ def render_error(request: Request, status: int, message: str) -> Response:
 
 
 class Site:
-    """The routes that tests talk to, and what they saw.
-
-    `/slow` waits for `release`; `/stream` sends what is put on `frames`, None ends it.
-    """
+    """The routes of tests, with records of their requests. `/slow` waits for `release`; `/stream`
+    sends the items of `frames`, None ends it."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []

@@ -1,4 +1,4 @@
-"""A transport that tests drive by hand, and a loop whose clock jumps instead of waiting."""
+"""A transport that tests control, and an event loop whose clock jumps instead of waiting."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fastovms.http.protocol import Connection
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Never waits: a wait moves the clock on."""
+    """Advances the clock instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class FakeTransport:
-    """Takes `room` bytes (None = all), keeps the rest in its buffer."""
+    """Accepts `room` bytes (None = all) and buffers the rest."""
 
     def __init__(self, connection: Connection, address: str = "127.0.0.1") -> None:
         self._address = address
@@ -88,7 +88,7 @@ class FakeTransport:
             self._connection.pause_writing()
 
     def take(self, size: int | None) -> None:
-        """The client reads so many bytes more; None = everything, from now on."""
+        """Lets the client read the given number of further bytes; None = everything from now on."""
         self.room = None if size is None else (self.room or 0) + size
         self._drain()
 

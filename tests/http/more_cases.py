@@ -1,4 +1,4 @@
-"""Our own request streams and the exact answers to them, beside those of http_cases.json."""
+"""Request streams with their exact answers, in addition to those of http_cases.json."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from typing import NamedTuple
 
 
 class Case(NamedTuple):
-    """`statuses` are those of all answers in order, interim ones included; [] = none.
-
-    `closed`: whether the server must have closed the connection.
-    """
+    """A case. `statuses` are those of all answers in order, including interim ones; [] = none.
+    `closed`: whether the server must have closed the connection."""
 
     id: str
     raw: bytes
     statuses: list[int]
     closed: bool
     body: bytes | None = None
-    """Of the first answer."""
+    """Header fields of the first answer."""
 
 
 def get(

@@ -1,4 +1,4 @@
-"""Makes requests for gates."""
+"""Builds requests for gates."""
 
 from __future__ import annotations
 

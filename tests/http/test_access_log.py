@@ -12,7 +12,7 @@ from fastovms.http.access_log import AccessLog, HttpMetrics
 from fastovms.http.messages import Exchange, Headers, Request
 from fastovms.telemetry.tracing import TraceContext
 
-# One line a request.
+# One line per request.
 
 
 def exchange(*, completed: bool = True) -> Exchange:
@@ -74,7 +74,7 @@ def test_line_of_a_traced_request_names_its_trace() -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_control_characters_of_a_path_are_escaped(form: str) -> None:
-    """httptools lets a path have the bytes above ASCII."""
+    """httptools accepts bytes above ASCII in a path."""
     ended = exchange()
     ended.request.raw_path = "/v1/\x85\x9b2J"
     lines: list[str] = []

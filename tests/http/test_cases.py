@@ -1,4 +1,4 @@
-"""Every case of http_cases.json and of our own over a real socket."""
+"""Tests every case of http_cases.json and `more_cases` over a real socket."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Clients on real sockets that leave, stall or flood, and a server that ends under them."""
+"""Tests of clients on real sockets that disconnect, stall or flood, and of a server that ends
+meanwhile."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from tests.paths import TLS
 
 
 async def let_it_work() -> None:
-    """Many passes of the loop, with time for the kernel in between."""
+    """Runs many iterations of the loop, with time for the kernel in between."""
     for _ in range(20):
         await asyncio.sleep(0.002)
 
@@ -28,7 +29,7 @@ async def let_it_work() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["/health", "/stream", "/slow", "/nothing"])
 async def test_lost_connection_is_freed_without_garbage_collection(path: str, start: Start) -> None:
-    """Not even for the garbage collector."""
+    """Its memory is freed at once."""
     running = await start()
     state = running.server._state
     assert state is not None
@@ -82,7 +83,7 @@ async def test_disconnect_cancels_the_handler(way: str, start: Start) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("tls", [False, True])
 async def test_last_answer_is_sent_whole_to_a_slow_reader(tls: bool, start: Start) -> None:
-    """What the kernel and TLS hold hides the client's progress from the transport."""
+    """The kernel and TLS hide the client's progress from the transport."""
     credentials = {"tls_certificate": str(TLS / "first.crt"), "tls_key": str(TLS / "first.key")}
     running = await start(close_timeout=1.0, **(credentials if tls else {}))
     sock = socket.socket()
@@ -147,8 +148,8 @@ async def test_drain_returns_at_its_timeout_and_goes_on_when_called_again(start:
 
 
 async def test_drain_under_load_drops_no_request(start: Start) -> None:
-    """Clients keep their connections busy, or open new ones, while the server drains: whatever it
-    accepted is answered."""
+    """Clients keep their connections busy, or open new ones, while the server drains: every
+    accepted request is answered."""
     running = await start(drain_grace=0.3)
     answered = 0
     lost: list[str] = []
@@ -185,7 +186,7 @@ async def test_drain_under_load_drops_no_request(start: Start) -> None:
                 elif accepted(streams[0]):
                     lost.append("no answer")
             except ConnectionResetError:
-                # The kernel had queued it, and the server had closed its listener by then.
+                # The kernel had queued it, and the server had already closed its listener.
                 pass
             finally:
                 writer.transport.abort()

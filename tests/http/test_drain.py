@@ -1,4 +1,4 @@
-"""What has reached a server that ends, or its kernel, is served."""
+"""Tests that requests which have reached a draining server, or its kernel, are served."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from tests.http.more_cases import get
 async def test_drain_answers_connections_in_the_queue(
     is_unix: bool, start: Start, tmp_path: Path
 ) -> None:
-    """Of which the loop takes one a pass."""
+    """The loop accepts one of them per iteration."""
     path = tmp_path / "s"
     running = await start(listen=(f"unix:{path}",))
     with contextlib.ExitStack() as stack:
         clients = []
-        for _ in range(100):  # in one pass of the loop, which thus accepts none of them
+        for _ in range(100):  # in one iteration of the loop, which therefore accepts none of them
             client = socket.socket(socket.AF_UNIX if is_unix else socket.AF_INET)
             stack.enter_context(client).connect(
                 str(path) if is_unix else ("127.0.0.1", running.port)
@@ -45,8 +45,8 @@ async def test_drain_answers_connections_in_the_queue(
 
 @pytest.mark.slow
 async def test_request_that_comes_while_the_loop_is_busy_is_answered(start: Start) -> None:
-    """The time of an idle connection is over when the loop sees to it again, and its request lies
-    in the kernel: a loop sees to its timers before it reads."""
+    """The time of an idle connection ends while the loop is busy and its request is in the kernel:
+    an event loop runs its timers before it reads."""
     running = await start(drain_grace=0.5)
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
     writer.write(get())
@@ -63,8 +63,7 @@ async def test_request_that_comes_while_the_loop_is_busy_is_answered(start: Star
 
 
 async def test_idle_connection_is_closed_when_its_time_is_over(start: Start) -> None:
-    """When the time of its connection is over, not in a later pass of the loop: what it sends until
-    then is lost."""
+    """And not in a later iteration of the loop: data that is sent until then is lost."""
     running = await start(drain_grace=0.05)
     with socket.create_connection(("127.0.0.1", running.port)) as client:
         reader, writer = await asyncio.open_connection(sock=client.dup())

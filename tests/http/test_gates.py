@@ -22,7 +22,7 @@ from fastovms.http.messages import Headers, Request, Response
 from tests.http.conftest import render_error
 from tests.http.requests import request
 
-# Requests need one of the keys, but for a few paths.
+# All but a few paths need one of the keys.
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ from tests.http.requests import request
         ("Basic alpha", False),
         ("Bearer alpha beta", False),
         ("Bearer \xe9", False),
-        # Blanks of Latin-1 and of Unicode that are none of HTTP's
+        # White space of Latin-1 and of Unicode that HTTP does not allow
         ("Bearer alpha\xa0", False),
         ("Bearer alpha\x85", False),
         ("Bearer \xa0alpha", False),
@@ -166,7 +166,7 @@ def test_limits_without_keys_are_refused() -> None:
         read_api_keys(None, {}, usual=KeyLimits(tokens_per_day=5))
 
 
-# Names that lead to the server without being its own.
+# Host names that lead to the server but do not belong to it.
 
 
 CHECK = HostCheck({"box", "box.lan", "LLM.example."}, render_error)
@@ -236,13 +236,13 @@ def test_machine_names_include_aliases_of_the_hosts_file(tmp_path: Path) -> None
     assert machine_names("", tmp_path / "none") == set()
 
 
-# What pages of other sites are refused, by the fields that a browser says of them.
+# Requests from pages of other sites, recognised by the browser's header fields.
 
 
 HOST = "127.0.0.1:49623"
 OWN, PORT, SITE = "http://127.0.0.1:49623", "http://127.0.0.1:40457", "http://evil.example:40457"
 
-# As Chromium 156 has them.
+# As Chromium 156 sends them.
 FORM = "application/x-www-form-urlencoded"
 FETCH = {"Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"}
 NO_CORS = {"Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "empty"}
@@ -305,13 +305,13 @@ def test_page_of_another_origin_is_refused_unless_the_policy_allows_it(
     given = origin if has_origin else None
     for policy in (CorsPolicy(""), CorsPolicy("https://app.example")):
         assert refused(policy, method, fields, origin=given, site=site, content_type=content_type)
-        # Older browsers, and those for which the server is not local, say less.
+        # Older browsers, and browsers of a remote server, send fewer fields.
         if has_origin:
             assert refused(policy, method, {}, origin=given, content_type=content_type)
     is_form = content_type is not None and content_type != "application/json"
     for policy in (CorsPolicy("*"), CorsPolicy(f"https://app.example, {origin}")):
         if not has_origin and not policy.any_origin:
-            continue  # which page it is, no browser says
+            continue  # no browser sends which page it is
         expected = is_form and site == "cross-site"
         assert expected is refused(
             policy, method, fields, origin=given, site=site, content_type=content_type
@@ -332,9 +332,9 @@ def test_malformed_or_foreign_origins_are_refused(origin: str) -> None:
         ("POST", FETCH, OWN, "same-origin"),
         ("POST", FETCH, OWN, None),
         ("GET", FETCH, None, "same-origin"),
-        ("GET", LINK, None, "none"),  # typed
-        ("GET", LINK, None, "cross-site"),  # a link that was followed
-        # A proxy has put another Host in place of the one that the browser asked for.
+        ("GET", LINK, None, "none"),  # a typed address
+        ("GET", LINK, None, "cross-site"),  # a link
+        # A proxy has replaced the Host of the browser's request.
         ("POST", FETCH, "https://llm.example", "same-origin"),
     ],
 )
@@ -350,8 +350,8 @@ def test_own_pages_and_other_clients_are_accepted(
 
 
 def test_plain_origin_is_refused_by_a_tls_server() -> None:
-    """A proxy may speak TLS for a server that does not; a page without TLS is none of one that
-    does."""
+    """A proxy may use TLS for a server without it; a page without TLS does not belong to a server
+    with TLS."""
     policy = CorsPolicy("")
     assert not refused(policy, "POST", {}, origin="https://a.example", host="a.example")
     assert not refused(policy, "POST", {}, origin="https://a.example", host="a.example", tls=True)
@@ -423,7 +423,7 @@ def test_preflight_fields_list_allowed_methods_and_headers() -> None:
         assert listed.preflight_fields(request(method="OPTIONS", **fields)) is None
 
 
-# Bodies that are no JSON are refused.
+# Bodies with another type than JSON are refused.
 
 
 @pytest.mark.parametrize(
@@ -466,14 +466,14 @@ PROXIES = "10.0.0.0/8,fd00::/8"
         ("10.0.0.1:5000", "2001:db8::1", "[2001:db8::1]:0"),
         ("10.0.0.1:5000", "[2001:db8::1]:4711,fd00::2", "[2001:db8::1]:0"),
         ("[::ffff:10.0.0.1]:5000", "203.0.113.9", "203.0.113.9:0"),
-        # Where all are proxies, the farthest.
+        # If all are proxies, the farthest one.
         ("10.0.0.1:5000", "10.0.0.3, 10.0.0.2", "10.0.0.3:0"),
-        # What cannot be read ends what is known.
+        # An unreadable entry ends the known part.
         ("10.0.0.1:5000", "unknown", "10.0.0.1:5000"),
         ("10.0.0.1:5000", "", "10.0.0.1:5000"),
         ("10.0.0.1:5000", "203.0.113.9, nonsense, 10.0.0.2", "10.0.0.2:0"),
         ("10.0.0.1:5000", ",".join(["203.0.113.9", *["10.0.0.2"] * 99_999]), "10.0.0.2:0"),
-        # Nobody else is believed.
+        # No other peer is trusted.
         ("203.0.113.1:5000", "198.51.100.7", "203.0.113.1:5000"),
         ("", "198.51.100.7", ""),
     ],

@@ -37,7 +37,7 @@ from tests.http.conftest import Start
 from tests.http.more_cases import get
 from tests.paths import ROOT, TLS
 
-# Addresses as an operator writes them.
+# Addresses in the operator's notation.
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_unix_socket_is_local() -> None:
         assert is_local(sock)
 
 
-# A real NOTIFY_SOCKET and really inherited descriptors.
+# A real NOTIFY_SOCKET and inherited descriptors.
 
 
 CREDENTIALS = {"tls_certificate": str(TLS / "first.crt"), "tls_key": str(TLS / "first.key")}
@@ -201,7 +201,7 @@ def test_sockets_of_another_process_are_not_inherited(environ: dict[str, str]) -
 def test_inherited_descriptor_that_is_no_stream_socket_is_refused(
     kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Said in words, before a model is loaded."""
+    """The error is reported before a model is loaded."""
     with (tmp_path / "file").open("w") as file, socket.socket(type=socket.SOCK_DGRAM) as datagram:
         descriptor = {"file": file.fileno(), "datagram": datagram.fileno(), "none": 9999}[kind]
         monkeypatch.setattr(listeners, "_FIRST_FD", descriptor)
@@ -215,7 +215,7 @@ def test_inherited_descriptor_that_is_no_stream_socket_is_refused(
 def test_server_on_inherited_sockets_answers_earlier_connections(
     manager: socket.socket, tmp_path: Path
 ) -> None:
-    """Activation over a restart: who connects in between waits, and is answered."""
+    """Socket activation with a restart: clients that connect in between wait and are answered."""
     with (
         socket.create_server(("127.0.0.1", 0)) as tcp,
         socket.socket(socket.AF_UNIX) as unix,
@@ -249,7 +249,7 @@ def test_server_on_inherited_sockets_answers_earlier_connections(
             child.stdin.close()
             assert manager.recv(1000) == b"STOPPING=1"
             assert child.wait(60) == 0
-            # The manager's socket outlives the server, and so does what is queued on it.
+            # The manager's socket and its queue outlive the server.
             with socket.create_connection(tcp.getsockname()):
                 pass
             assert (tmp_path / "http").exists()
@@ -259,13 +259,13 @@ def test_server_on_inherited_sockets_answers_earlier_connections(
 
 
 def _hand_over(*descriptors: int) -> None:
-    """In the child: the sockets become 3, 4, ..., as systemd has it."""
+    """Runs in the child: the sockets become 3, 4, ..., as with systemd."""
     copies = [os.dup(descriptor) for descriptor in descriptors]
     for target, copy in enumerate(copies, 3):
         os.dup2(copy, target)
 
 
-# TLS: its files, its versions, and what a refused upload gets.
+# TLS: its files, its versions, and the answer to a refused upload.
 
 
 async def tls_get(port: int, certificate: Path) -> tuple[bytes, str | None]:
@@ -294,7 +294,7 @@ async def test_tls_files_are_reloaded_together(start: Start, tmp_path: Path) -> 
 
     shutil.copy(TLS / "second.crt", certificate)
     with pytest.raises(ConfigurationError, match="cannot use the TLS files"):
-        running.server.reload_tls()  # the key is still the first one's
+        running.server.reload_tls()  # the key still belongs to the first one
     assert (await tls_get(running.port, TLS / "first.crt"))[1] == "http/1.1"
     shutil.copy(TLS / "second.key", key)
     running.server.reload_tls()
@@ -318,7 +318,7 @@ async def test_tls_port_refuses_plain_http(start: Start) -> None:
 
 @pytest.mark.slow
 async def test_refused_upload_over_tls_gets_its_answer(start: Start) -> None:
-    """TLS cannot close half a connection: the rest is read until the deadline."""
+    """TLS cannot close one direction: the rest is read until the deadline."""
     running = await start(**CREDENTIALS, linger_timeout=60.0)
     context = ssl.create_default_context(cafile=TLS / "first.crt")
     reader, writer = await asyncio.open_connection(
@@ -348,12 +348,12 @@ async def test_unusable_tls_files_are_a_configuration_error(
         )
 
 
-# TLS handshakes: how many there may be, and what waits for them.
+# TLS handshakes: their maximum number, and connections that wait for them.
 
 
 @pytest.mark.slow
 async def test_drain_does_not_wait_for_an_idle_tls_client(start: Start) -> None:
-    """It does not look at its connection, and so answers no farewell."""
+    """It does not read from its connection and therefore does not answer a close."""
     running = await start(close_timeout=600.0, **CREDENTIALS)
 
     def ask() -> ssl.SSLSocket:
@@ -390,7 +390,8 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_handshakes_are_bounded(start: Start) -> None:
-    """Clients that begin none hold up nobody: the one that has waited for longest is cut."""
+    """Clients that begin no handshake delay no other client: the one that has waited longest is
+    disconnected."""
     running = await start(max_connections=3, **CREDENTIALS)
     server = running.server
     with contextlib.ExitStack() as stack:
@@ -434,7 +435,7 @@ async def test_running_request_counts_as_no_handshake(start: Start) -> None:
         assert answer.endswith(b"\r\n\r\n0")
 
 
-# Where the server can be reached.
+# The addresses of the server.
 
 
 async def unix_get(path: Path) -> bytes:
@@ -487,7 +488,7 @@ async def test_unix_socket_of_a_live_server_is_kept(start: Start, tmp_path: Path
     with pytest.raises(ConfigurationError, match="another server answers"):
         await start(listen=(f"unix:{path}",))
     assert b" 200 OK" in await unix_get(path)
-    # Someone else's socket under our name is not ours to remove.
+    # The server must not remove another process's socket with its name.
     path.unlink()
     with socket.socket(socket.AF_UNIX) as other:
         other.bind(str(path))
@@ -496,7 +497,7 @@ async def test_unix_socket_of_a_live_server_is_kept(start: Start, tmp_path: Path
 
 
 async def test_unix_socket_of_a_busy_server_is_not_replaced(start: Start, tmp_path: Path) -> None:
-    """Its queue is full: asking whether it lives must not wait for a place."""
+    """Its queue is full: the check whether it is alive must not wait for a place."""
     path = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as busy, contextlib.ExitStack() as clients:
         busy.bind(str(path))
@@ -512,7 +513,7 @@ async def test_unix_socket_of_a_busy_server_is_not_replaced(start: Start, tmp_pa
 
 async def test_unix_path_may_have_107_bytes(start: Start, tmp_path: Path) -> None:
     path = tmp_path / ("s" * (107 - len(str(tmp_path)) - 1))
-    # Left by a process with the same id, as in containers, which was killed as it started.
+    # Left by a process with the same id, as in containers, which was killed at its start.
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path.with_name(f".{os.getpid()}")))
     await start(listen=(f"unix:{path}",))
@@ -592,7 +593,7 @@ async def test_only_a_few_refused_connections_stay_open(start: Start) -> None:
     with contextlib.ExitStack() as stack:
         idle = [stack.enter_context(connect(running.port)) for _ in range(2)]
         await until(lambda: running.server.num_connections == 2)
-        # Clients that do not close what is refused.
+        # Clients that do not close refused connections.
         for _ in range(40):
             stack.enter_context(connect(running.port))
         assert (await asyncio.to_thread(ask)).startswith(b"HTTP/1.1 503 ")

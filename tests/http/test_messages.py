@@ -1,4 +1,4 @@
-"""What handlers see of a request."""
+"""Tests of the request objects of handlers."""
 
 from __future__ import annotations
 

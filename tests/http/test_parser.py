@@ -48,7 +48,7 @@ def test_target_is_split_into_path_and_query(
     assert split_target(target, method) == (path, query)
 
 
-# Which `traceparent` is taken, by W3C Trace Context.
+# The accepted `traceparent` values by W3C Trace Context.
 
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -118,7 +118,7 @@ def test_long_tracestate_is_dropped() -> None:
     assert found.state == ""
 
 
-# How the memory of request bodies is shared out.
+# The memory of request bodies is shared between clients.
 
 
 def test_a_client_holds_no_more_than_is_left_for_all_others() -> None:
@@ -196,14 +196,14 @@ def test_body_buffer_returns_the_pieces_it_was_given(sizes: list[int]) -> None:
     assert isinstance(taken, mmap) == (len(content) >= MAPPED)
 
 
-# The parser alone: however the bytes are cut, the same requests come out.
+# The parser alone: for any split of the bytes, the same requests are parsed.
 
 
 CONFIG = HttpConfig(max_body=1024 * 1024)
 
 
 class Recorder:
-    """A sink that keeps what it is told."""
+    """A sink that records its calls."""
 
     def __init__(
         self,
@@ -241,7 +241,7 @@ class Recorder:
 
     def on_fault(self, fault: Fault) -> None:
         self.faults.append(fault)
-        # Whether a first line that is no request begins with a method depends on how much of it
+        # Whether an invalid first line begins with a method depends on the part that
         # was seen: both answers are right.
         self.events.append(("fault", 400 if fault.status == 501 else fault.status))
 
@@ -258,7 +258,7 @@ def pieces_of(data: bytes, cuts: list[int]) -> list[bytes]:
 
 SMALL = [case for case in CASES if len(case.raw) < 4000]
 FAULTS = {400, 413, 414, 417, 431, 501, 505}
-"""What the parser refuses; other statuses come from routes, handlers and deadlines."""
+"""The statuses of the parser's refusals; others are of routes, handlers and deadlines."""
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tests.http.client import Conversation
 from tests.http.fake_transport import VirtualLoop
 from tests.http.more_cases import chunked, get, post
 
-# How long a connection waits for heads, bodies and the next request, on a virtual clock.
+# How long a connection waits for heads, bodies and the next request, with a virtual clock.
 
 
 loop_factory = VirtualLoop
@@ -105,7 +105,7 @@ async def test_a_running_handler_has_no_deadline() -> None:
 
 
 async def test_a_ping_does_not_start_the_stream_of_a_handler_that_has_returned() -> None:
-    """Both are due in the same pass of the event loop."""
+    """Both are due in the same iteration of the event loop."""
     bench = Bench()
     transport = bench.connect()
     transport.receive(get("/stream"))
@@ -224,7 +224,7 @@ async def test_a_refused_upload_is_read_on_for_a_while() -> None:
     assert bench.state.body_budget.used == 0
 
 
-# The client goes
+# The client disconnects
 
 
 async def test_end_of_input_cancels_the_running_handler() -> None:
@@ -276,7 +276,7 @@ async def test_slow_bodies_of_one_client_leave_room_for_others() -> None:
 
 @pytest.mark.slow
 async def test_noise_gets_one_answer_at_most_and_leaves_no_connection() -> None:
-    """At most one answer each, never a 500, and nothing is left behind."""
+    """Never a 500, and no connection remains."""
     bench = Bench(dataclasses.replace(CONFIG, max_connections=100))
     noise = random.Random(11)
     beginnings = [b"", b"", get()[:-2], post(b"12345")[:-7], get()[:16], chunked(b"5\r\nhello\r\n")]

@@ -9,7 +9,7 @@ import pytest
 from fastovms.http.messages import Request, Response
 from fastovms.http.routing import Dispatcher, Match, MethodNotAllowed, Router
 
-# Paths to handlers.
+# Paths of handlers.
 
 
 def handler(name: str):  # type: ignore[no-untyped-def]
@@ -112,7 +112,7 @@ def test_malformed_route_patterns_are_refused(pattern: str) -> None:
         Router().add("GET", pattern, handler("x"))
 
 
-# Paths behind a proxy that leaves its own in front.
+# Paths behind a proxy that keeps its own prefix.
 
 
 ROOT = "/v2/abc/openai"
@@ -170,7 +170,7 @@ def test_errors_name_the_path_without_the_root_path(dispatcher):
 
 
 class Slashes:
-    """Takes several slashes for one, and knows where everything is."""
+    """A reference that treats several slashes as one and tracks positions."""
 
     def tidy(self, raw_path: str) -> str:
         while "//" in raw_path:
@@ -206,7 +206,7 @@ def test_every_spelling_is_checked_as_the_registered_one(check, root, path, meth
 
 
 def test_slashes_and_root_paths_are_removed_in_turn(dispatcher):
-    """Behind the slashes is the root, and behind the root are slashes."""
+    """The root follows the slashes, and slashes follow the root."""
     spelled = Dispatcher(dispatcher._router, render_error, root_path="/v1/x", paths=Slashes())
     request = Request("GET", "/v1//x//v1/x/v1//models")
     assert spelled.admit(request) is dispatch_handler

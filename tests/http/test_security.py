@@ -1,4 +1,4 @@
-"""Keys and origins on a server: what a stranger is told, and that a preflight needs no key."""
+"""Tests of keys and origins: clients without a key, and preflights, which need no key."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_fields_of_a_request_are_added_to_answers_and_streams(start: Start
 
 
 async def test_client_without_a_key_learns_of_no_paths(start: Start) -> None:
-    """Neither from OPTIONS, which is free for preflights alone, nor from these."""
+    """Neither from these requests nor from OPTIONS, which needs no key only as a preflight."""
     running = await start(
         {"authenticate": ApiKeys(["alpha"], render_error), "cross_origin": CorsPolicy("*")}
     )

@@ -1,4 +1,4 @@
-"""The server on real sockets: streams, fields, refusals, checks and observers."""
+"""Tests of the server on real sockets: streams, fields, refusals, checks and observers."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_allow_field_lists_the_methods_of_a_path(start: Start) -> None:
 async def test_refusal_names_the_path_and_the_id_of_its_request(
     request_: bytes, status: int, path: str, start: Start
 ) -> None:
-    """As far as it was read: for the form of the error, the log and the client's own id."""
+    """As far as it was read: for the format of the error, the log and the client's own id."""
     running = await start(body_timeout=0.05)
     (answer,) = (await talk(running.port, request_, answers=2)).answers()
     assert answer.status == status

@@ -1,4 +1,4 @@
-"""Streams: when they may be written to, and what is sent while they are silent."""
+"""Tests of streams: when they are writable, and what is sent during pauses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies that a sink takes in place of memory."""
+"""Tests of bodies that a sink receives instead of memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.http.conftest import Start
 
 
 class Sink:
-    """Takes a body, and is full from `room` bytes on until it is drained."""
+    """Receives a body, and is full from `room` bytes on until it is drained."""
 
     def __init__(self, room: int = 10**9, max_size: int = 10**9) -> None:
         self.max_size = max_size
@@ -116,5 +116,5 @@ async def test_sink_is_closed_if_the_client_disconnects(start: Start) -> None:
     writer.write(post(1000) + b"x" * 500)
     await sink.filled.wait()
     writer.close()
-    sink.on_change()  # the rest is not read before
+    sink.on_change()  # the rest is not read before that
     await sink.closed.wait()

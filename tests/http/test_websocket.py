@@ -25,7 +25,7 @@ MASK = b"\x01\x02\x03\x04"
 
 
 def frame(opcode: int, payload: bytes = b"", *, final: bool = True, masked: bool = True) -> bytes:
-    """A client's frame (RFC 6455 5.2)."""
+    """Returns a client's frame (RFC 6455 5.2)."""
     size = len(payload)
     head = bytes([opcode | 0x80 * final])
     bit = 0x80 * masked
@@ -49,7 +49,7 @@ class Client:
         self.writer.write(data)
 
     async def read(self) -> tuple[int, bytes]:
-        """The next frame of the server, which is never masked."""
+        """Returns the server's next frame, which is never masked."""
         first, second = await self.reader.readexactly(2)
         size = second
         assert second < 0x80
@@ -60,7 +60,7 @@ class Client:
         return first & 0x0F, await self.reader.readexactly(size)
 
     async def code(self) -> int:
-        """The code of the close frame that comes next."""
+        """Returns the code of the next close frame."""
         opcode, payload = await self.read()
         assert opcode == CLOSE, (opcode, payload)
         return int.from_bytes(payload[:2], "big")
@@ -80,7 +80,7 @@ async def connected(port: int) -> AsyncIterator[Client]:
 
 
 async def test_handshake_answers_with_the_accept_key_of_rfc_6455(start: Start) -> None:
-    """The key and its answer are those of RFC 6455, 1.3."""
+    """The key and the answer of RFC 6455, 1.3."""
     running = await start()
     reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
     writer.write(get("/socket", *FIELDS))
@@ -122,7 +122,7 @@ async def test_invalid_handshake_leaves_the_connection_open(
     ],
 )
 async def test_refused_message_closes_with_its_code(start: Start, data: bytes, code: int) -> None:
-    """Beside the cases of Autobahn's suite, which are in `test_websocket_cases.py`."""
+    """In addition to Autobahn's cases in `test_websocket_cases.py`."""
     running = await start()
     async with connected(running.port) as client:
         client.send(data)

@@ -35,11 +35,11 @@ PROTOCOL, NO_UTF_8 = 1002, 1007
 
 
 class Case(NamedTuple):
-    """What is sent, frame by frame; what comes back; and the code of the server's close frame.
+    """The frames to send, the expected frames, and the code of the server's close frame.
 
     Attributes:
-        code: None = the server goes on, and closes when the client does. Otherwise it may end
-            before its answers, as what begins an end goes before what waits.
+        code: None = the connection continues until the client closes it. Otherwise it may end
+            before its answers, because a close frame is sent before waiting messages.
     """
 
     number: str
@@ -49,7 +49,7 @@ class Case(NamedTuple):
 
 
 def bits(reserved: int, opcode: int, payload: bytes = b"") -> bytes:
-    """A frame with reserved bits."""
+    """Returns a frame with reserved bits."""
     whole = frame(opcode, payload)
     return bytes([whole[0] | reserved << 4]) + whole[1:]
 
@@ -195,7 +195,7 @@ def utf_8_cases() -> Iterator[Case]:
     yield echoed("6.2.3", MIXED, fragments(MIXED, 1))
     yield echoed("6.2.4", GREEK, fragments(GREEK, 1))
     yield Case("6.3.2", fragments(DAMAGED, 1), code=NO_UTF_8)
-    # The text is refused before its last fragment has come.
+    # The text is refused before its last fragment is received.
     start = frame(TEXT, GREEK, final=False)
     yield Case("6.4.1", [start, frame(MORE, TOO_HIGH, final=False)], code=NO_UTF_8)
     yield Case("6.4.2", [start, frame(MORE, TOO_HIGH[:2], final=False)], code=NO_UTF_8)
@@ -264,7 +264,8 @@ CASES = [
 
 
 async def answers(client: Client) -> tuple[list[tuple[int, bytes]], int | None]:
-    """The frames until the server's close frame, and its code; None = it sends no such frame."""
+    """Returns the frames up to the server's close frame, and its code; None = there is no such
+    frame."""
     found = []
     while True:
         try:
@@ -278,7 +279,7 @@ async def answers(client: Client) -> tuple[list[tuple[int, bytes]], int | None]:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.number)
 async def test_autobahn_case_gets_its_answers_and_close_code(start: Start, case: Case) -> None:
-    """Frames come at once, one by one, and byte by byte."""
+    """Frames are sent at once, one by one, and byte by byte."""
     running = await start()
     together = b"".join(case.frames)
     ways: list[Sequence[bytes]] = [[together], case.frames]

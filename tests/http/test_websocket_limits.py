@@ -1,4 +1,4 @@
-"""Tests of what one WebSocket connection may take of the server: turns, memory and time."""
+"""Tests of the limits of a WebSocket connection: turns, memory and time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ PER_PASS = 5
 
 
 class SocketBench(Bench):
-    """Connections whose messages are received and kept, and whose frames take time.
+    """Connections whose messages are recorded, and whose frames take time.
 
     Attributes:
-        received: the messages, by the order in which they came.
+        received: the messages in the order in which they were received.
         sockets: the connections.
     """
 
@@ -58,7 +58,7 @@ class SocketBench(Bench):
 
 
 async def rest(passes: int = 1) -> None:
-    """Waits for so many passes in which frames are handled."""
+    """Waits for the given number of iterations in which frames are handled."""
     for _ in range(passes):
         await asyncio.sleep(0.021)
 

@@ -14,7 +14,7 @@ from tests.http.more_cases import get
 
 @pytest.fixture
 async def deadline() -> tuple[Deadline, list[float]]:
-    """A deadline, and the times at which it has called."""
+    """Returns a deadline, and the times at which it has called."""
     loop, calls = asyncio.get_running_loop(), []
     start = loop.time()
     return Deadline(loop, lambda: calls.append(round(loop.time() - start))), calls
@@ -40,7 +40,7 @@ async def test_deadline_calls_once_at_the_time_it_was_set_to_last(deadline, move
 loop_factory = VirtualLoop
 
 
-# What is written to a client that reads slowly or not at all, on a fake transport and clock.
+# Writes to a client that reads slowly or not at all, with a fake transport and clock.
 
 
 async def test_a_client_that_stops_reading_is_cut() -> None:

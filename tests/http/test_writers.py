@@ -15,11 +15,11 @@ from tests.http.client import talk
 from tests.http.conftest import Start
 from tests.http.more_cases import get, post
 
-# Many requests that come in one pass of the loop.
+# Many requests in one iteration of the loop.
 
 
 class SlowBench(Bench):
-    """Two requests to `/slow` take more than a pass has."""
+    """Two requests to `/slow` take more than the budget of an iteration."""
 
     def __init__(self) -> None:
         super().__init__(dataclasses.replace(CONFIG, max_connections=100))
@@ -48,7 +48,7 @@ async def test_slow_requests_begin_in_several_passes_and_in_order() -> None:
 
 
 async def test_tasks_of_one_pass_are_limited() -> None:
-    """Their first steps would otherwise all fall into one pass."""
+    """Otherwise all their first steps would run in one iteration."""
     bench = SlowBench()
     num_at_once = round(PASS_SECONDS / TASK_SECONDS)
     for _ in range(num_at_once + 5):
@@ -90,7 +90,7 @@ async def test_request_of_a_client_that_disconnects_is_not_begun() -> None:
 
 
 async def test_large_bodies_are_read_in_several_passes_and_in_turn() -> None:
-    """A pass would otherwise read from each as much as the kernel has."""
+    """Otherwise an iteration would read all data that the kernel has of each connection."""
     bench = SlowBench()
     num_at_once = round(PASS_SECONDS / READ_SECONDS)
     transports = [bench.connect() for _ in range(2 * num_at_once + 5)]
@@ -123,7 +123,7 @@ async def test_small_request_begins_before_a_large_body_is_read() -> None:
 
 
 async def test_pipelined_requests_let_those_of_other_clients_between() -> None:
-    """However slow the machine is: only what waits behind a running one is limited."""
+    """For any speed of the machine: only requests behind a running one are limited."""
     bench = SlowBench()
     many, other = bench.connect(), bench.connect()
     num_requests = 10 * bench.state.config.max_pipelined
@@ -139,7 +139,7 @@ async def test_pipelined_requests_let_those_of_other_clients_between() -> None:
     assert bench.state.body_budget.used == 0
 
 
-# Heads as they are written.
+# The written heads.
 
 
 def test_date_field_changes_once_a_second() -> None:
@@ -195,7 +195,7 @@ def test_invalid_field_name_of_a_handler_raises(name: str) -> None:
         ResponseWriter().render(response, Request("GET", "/"), close=False)
 
 
-# What connections share: ids of requests, and who observes them.
+# Shared data of connections: request ids and observers.
 
 
 @pytest.mark.parametrize(

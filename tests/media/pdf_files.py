@@ -1,4 +1,4 @@
-"""Makes small PDFs."""
+"""Writes small PDFs."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ FONT = b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"
 
 
 def pdf_file(texts: Sequence[str], *, stream: bytes | None = None, filters: bytes = b"") -> bytes:
-    """A PDF with one line on each page.
+    """Returns a PDF with one line on each page.
 
     Args:
-        stream: the content of every page in place of its text.
-        filters: the members that say how the stream is encoded.
+        stream: the content of every page instead of its text.
+        filters: the members that describe the encoding of the stream.
     """
     kids = b" ".join(b"%d 0 R" % (4 + 2 * index) for index in range(len(texts)))
     objects = [

@@ -11,7 +11,7 @@ from PIL import Image as pillow
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
 
 CORNERS = np.zeros((16, 32, 3), np.uint8)
-"""Red and green above, blue and white below: four fields of 8 x 16, so that JPEG keeps them."""
+"""Red and green above, blue and white below: four fields of 8 x 16, which JPEG preserves."""
 CORNERS[:8, :16], CORNERS[:8, 16:], CORNERS[8:, :16], CORNERS[8:, 16:] = RED, GREEN, BLUE, WHITE
 
 

@@ -18,7 +18,7 @@ from fastovms.errors import InvalidField
 from fastovms.parts.media.decode import MAX_SCANS, EncodedImage, PixelBound, has_too_many_scans
 from tests.media.pictures import BLUE, CORNERS, GREEN, RED, WHITE, corners, encode, png
 
-# Files whose scans cost more than their bytes and pixels say.
+# Files whose decoding costs more than their size suggests.
 
 
 SOS, EOI = b"\xff\xda", b"\xff\xd9"
@@ -58,7 +58,7 @@ def test_scans_are_counted_as_a_decoder_finds_them(data, expected):
     assert has_too_many_scans(data) is expected
 
 
-# Every format and mode becomes RGB; whatever is no image, or too large a one, is refused.
+# Every format and mode becomes RGB; files that are no images, or too large, are refused.
 
 
 NAME = "messages[0].content[1]"
@@ -84,7 +84,7 @@ def decode(
 
 
 def fields(pixels: np.ndarray[Any, Any]) -> list[list[int]]:
-    """The colours in the middle of the four fields, row by row."""
+    """Returns the colours in the centres of the four fields, row by row."""
     height, width, _ = pixels.shape
     rows, columns = (height // 4, height * 3 // 4), (width // 4, width * 3 // 4)
     return [pixels[y, x].tolist() for y in rows for x in columns]
@@ -229,7 +229,7 @@ def test_truncated_image_is_refused(kind):
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG whose header speaks of more pixels than it has."""
+    """Returns a PNG whose header claims more pixels than it has."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -253,7 +253,7 @@ def test_too_many_pixels_are_refused_by_the_header(data, monkeypatch):
 
 def test_frame_larger_than_the_header_is_refused():
     data = bytearray(encode(pillow.new("RGB", (200, 200), RED), "GIF"))
-    data[6:10] = struct.pack("<HH", 10, 10)  # the screen, of which the frame is to be a part
+    data[6:10] = struct.pack("<HH", 10, 10)  # the screen that contains the frame
     with pytest.raises(InvalidField, match="must have at most 10000 pixels, not 40000"):
         decode(bytes(data))
 

@@ -129,7 +129,7 @@ def test_private_or_malformed_address_is_not_public(address):
     assert not is_public(address)
 
 
-# The client over a scripted server: what it asks, what it takes, and where it does not go.
+# The client with a scripted server: its requests, the accepted answers, and forbidden addresses.
 
 
 NAME = "messages[0].content[0].image_url.url"
@@ -139,11 +139,11 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Site:
-    """A server that sends `answers`, one a connection, and the names that lead to it.
+    """A server that sends `answers`, one per connection, and the names that resolve to it.
 
     Attributes:
-        requests: what it was asked.
-        resolved: the names that were looked up.
+        requests: the received requests.
+        resolved: the resolved names.
     """
 
     def __init__(self, *answers: bytes) -> None:

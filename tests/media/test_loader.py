@@ -33,7 +33,7 @@ from fastovms.parts.media.loader import ImageLoader, LocalFiles, MemoryBudget
 from fastovms.server_config import MediaConfig
 from tests.media.pictures import BLUE, RED, encode, png
 
-# The memory of decoded images: taken before, given back with the last reference.
+# The memory of decoded images: reserved before decoding, released with the last reference.
 
 
 def test_memory_beyond_the_budget_is_refused() -> None:
@@ -46,7 +46,7 @@ def test_memory_beyond_the_budget_is_refused() -> None:
     budget.take(4)
 
 
-# Only regular files below the directory, whatever way leads to them.
+# Only regular files below the directory, for any path to them.
 
 
 NAME = "messages[0].content[0].image_url.url"
@@ -143,7 +143,7 @@ def test_relative_or_foreign_path_is_refused(root, url):
 
 
 def test_file_with_several_hard_links_is_refused(root, tmp_path):
-    """Whose name outside the directory is as good as the one inside."""
+    """One of its names may be outside the directory."""
     (root / "linked.png").hardlink_to(tmp_path / "secret.png")
     with pytest.raises(InvalidField, match="a file with several hard links is refused") as error:
         read(root, f"{root}/linked.png")
@@ -229,14 +229,14 @@ def test_work_is_proportional_to_the_number_of_images():
     assert time.thread_time() - started < 5
 
 
-# From the parts of a request to its images.
+# The images of a request's parts.
 
 
 BLUE_PICTURE = png(color=BLUE)
 
 
 class FakeFetcher(Fetcher):
-    """Sends `body`, when `release` is set; counts who waits at once."""
+    """Sends `body` when `release` is set; counts concurrent calls."""
 
     def __init__(self, body: bytes = BLUE_PICTURE) -> None:
         super().__init__([], allow_redirects=False, allow_private=False, timeout=1)
@@ -270,9 +270,9 @@ async def load(loader: ImageLoader, *urls: str) -> list[Image]:
 
 
 async def nothing_used(loader: ImageLoader) -> None:
-    """Returns when no image counts any more. That of a request which has ended may be in a thread
-    yet, and the loop has the future that it woke us with. The collector is not needed: it may come
-    much later."""
+    """Returns when no image is counted any more. An image of a finished request may still be in a
+    thread, and the loop holds the future that resumed this task. No garbage collection is needed,
+    which could run much later."""
     async with asyncio.timeout(60):
         while True:
             if not loader._budget.used:

@@ -22,7 +22,7 @@ from fastovms.server_config import (
     Settings,
 )
 
-# Files of configurations are written whole or not at all.
+# Configuration files are written completely or not at all.
 
 
 def test_file_that_cannot_be_written_keeps_its_content(tmp_path, monkeypatch) -> None:
@@ -184,7 +184,7 @@ def test_groups_and_idle_times_are_read(folder, caplog):
         ModelResidency(300, "rag"),
         ModelResidency(None, "permanent"),
         ModelResidency(None, "permanent"),
-        ModelResidency(0, "d"),  # a group of its own, as others have one
+        ModelResidency(0, "d"),  # a group of its own
         ModelResidency(None, "rag"),
     ]
     assert not caplog.records

@@ -59,7 +59,7 @@ def test_plugin_config_with_a_wrong_value_is_refused(config):
         read_plugin_config(config)
 
 
-# Graphs that are written are those that are read.
+# Graphs that are written are read back.
 
 
 @pytest.mark.parametrize("task", Task)

@@ -1,4 +1,4 @@
-"""The one table of OVMS's options, which all readers go by."""
+"""Tests of the table of OVMS's options, which all readers use."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_names_of_options_are_unique(place):
 
 
 def test_every_flag_of_the_table_is_accepted():
-    """By its name, or as another name of a flag of the same field, or as one without use."""
+    """By its name, or as another name of a flag of the same field, or as an unused flag."""
     ours = {flag.name: flag.field for flag in FLAGS}
     unused = {flag.name for flag in OVMS_FLAGS}
     for option in OVMS_OPTIONS:

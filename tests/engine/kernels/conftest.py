@@ -13,15 +13,14 @@ from tests.conftest import CACHE
 
 
 def instructions_here() -> list[str]:
-    """Returns the sets of instructions that this machine has. AVX2 is one, on every machine that
-    runs these tests."""
+    """Returns the instruction sets of this machine. Machines that run these tests have AVX2."""
     widest = find_instructions()
     return [name for name in INSTRUCTION_SETS if name in ("avx2", widest, f"{widest}16")]
 
 
 @pytest.fixture(scope="session")
 def kernels_for() -> Callable[[str], Kernels]:
-    """Compiles kernels for a set of instructions, with two threads. One process compiles them at a
+    """Compiles kernels for an instruction set, with two threads. One process compiles them at a
     time, so that the others find them in numba's cache."""
     ov.Core().get_versions("CPU")  # its TBB is the one that numba finds
 

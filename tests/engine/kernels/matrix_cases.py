@@ -13,12 +13,12 @@ from fastovms.engine.kernels.matrices import CompressedWeights
 Floats = NDArray[np.float32]
 
 SHAPES = ((8, 64, 1), (24, 576, 1), (40, 256, 8), (16, 512, 4), (13, 128, 2), (8, 2048, 64))
-"""Rows, columns and groups. Rows do not always fill blocks."""
+"""Rows, columns and group sizes. Rows are not always divisible into blocks."""
 
 BITS = (4, 6, 8)
 
 SMALLEST_GROUPS = (13, 256, 16)
-"""A shape with the fewest columns that integers of more than 4 bits can share a scale of."""
+"""The shape with the fewest columns for which integers of more than 4 bits can share a scale."""
 
 EXTREMES = ("random", "lowest", "highest")
 
@@ -26,12 +26,12 @@ EXTREMES = ("random", "lowest", "highest")
 def random_weights(
     bits: int, *, is_signed: bool, zeros: str, shape: tuple[int, int, int], values: str = "random"
 ) -> CompressedWeights:
-    """Returns weights whose scales and zero points f16 holds exactly.
+    """Returns weights whose scales and zero points are exact in f16.
 
     Args:
-        bits: 6 = integers of 8 bits that would fit 6.
-        zeros: of zero points: "none", "integers" or "fractions".
-        values: "lowest" and "highest" = all integers are the one or the other.
+        bits: 6 = integers of 8 bits that fit into 6.
+        zeros: the kind of zero points: "none", "integers" or "fractions".
+        values: "lowest" or "highest" = all integers have this value.
     """
     rows, columns, groups = shape
     rng = np.random.default_rng(rows + columns)
@@ -55,7 +55,7 @@ def random_weights(
 
 
 def all_weights() -> Iterator[CompressedWeights]:
-    """Yields weights of all forms."""
+    """Yields weights of all kinds."""
     for bits, is_signed, zeros in product(BITS, (False, True), ("none", "integers", "fractions")):
         for shape in SHAPES if bits == 4 else (*SHAPES, SMALLEST_GROUPS):
             yield random_weights(bits, is_signed=is_signed, zeros=zeros, shape=shape)
@@ -67,7 +67,7 @@ def all_weights() -> Iterator[CompressedWeights]:
 
 
 def activations(num_rows: int, num_columns: int) -> Floats:
-    """Returns activations, of which one group is zero and one has a number far from the others."""
+    """Returns activations. One group is zero, and one has an outlier."""
     rows = np.random.default_rng(num_rows).standard_normal((num_rows, num_columns))
     rows[:, :32] = 0
     rows[:, 40] = 12
@@ -75,8 +75,7 @@ def activations(num_rows: int, num_columns: int) -> Floats:
 
 
 def quantized(rows: Floats, columns: int, largest: int) -> tuple[Floats, Floats]:
-    """Returns the integers that activations become in groups of `columns`, and the scale of each
-    group."""
+    """Returns the quantized activations in groups of `columns`, and the scale of each group."""
     groups = rows.reshape(len(rows), -1, columns)
     scales = np.abs(groups).max(-1, keepdims=True) / largest
     integers = np.rint(groups / np.where(scales, scales, 1))
@@ -84,7 +83,7 @@ def quantized(rows: Floats, columns: int, largest: int) -> tuple[Floats, Floats]
 
 
 def dense(weights: CompressedWeights) -> Floats:
-    """Returns the numbers that weights stand for, [rows, columns]."""
+    """Returns the dequantized weights, [rows, columns]."""
     values = weights.integers
     if weights.bits == 4:
         values = np.stack([values & 15, values >> 4], -1).reshape(-1)

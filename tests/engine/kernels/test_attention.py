@@ -22,10 +22,10 @@ SCALE = np.float32(0.3)
 
 @dataclass
 class Cache:
-    """Random keys and values, and the caches that hold them.
+    """Random keys and values, and the caches that contain them.
 
     Attributes:
-        keys, values: f32 [heads, tokens, size], as a cache gives them back.
+        keys, values: the dequantized contents, f32 [heads, tokens, size].
     """
 
     keys: Floats
@@ -67,7 +67,7 @@ def attend(
     kernels: Kernels, cache: Cache, queries: Floats, head: int, *given: int
 ) -> tuple[Floats, Floats, Floats]:
     """Returns the sums of values, the largest scores and the sums of weights of rows of queries,
-    f32 [rows, group, size]. `given` are `last`, `window`, `first`, `end` and the bits."""
+    f32 [rows, group, size]. `given` contains `last`, `window`, `first`, `end` and the bits."""
     rows, group, size = queries.shape
     last, window, first, end, bits = given
     room = np.full(rows * group * (size + 2), np.nan, np.float32)

@@ -14,7 +14,7 @@ from tests.engine.kernels.test_programs import instruction, run
 
 COLUMNS = 70
 WIDTHS = (50, 20, 37)
-"""Results of the matrices, which are one after another in a row."""
+"""The result sizes of the matrices, which are adjacent in a row."""
 
 
 def pair_of(rank: int, width: int, seed: int, size: float = 1.0) -> tuple[Floats, Floats]:
@@ -42,7 +42,7 @@ def change(pairs: list[tuple[Floats, Floats] | None], row: Floats) -> Floats:
 def add_adapters(
     kernels: Kernels, adapters: list[PackedAdapter | None], rows: Floats, num_parts: int
 ) -> Floats:
-    """Returns what adapters add to rows of zeros, each of which has its own."""
+    """Returns the sums that adapters add to rows of zeros, each of which has its own adapter."""
     result = np.zeros((len(rows), sum(WIDTHS)), np.float32)
     starts = np.cumsum((0, *WIDTHS[:-1]))
     modules = np.array(list(zip(range(len(WIDTHS)), starts, WIDTHS, strict=True)), np.int64)

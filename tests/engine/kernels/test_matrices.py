@@ -1,4 +1,4 @@
-"""What graphs hold weights as."""
+"""Tests of reading the weights in graphs."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_columns_that_share_a_scale_divide_groups(
 
 
 LENGTH = 2 * 256 * 1024
-"""Integers of more than one part of those that are looked at."""
+"""Integers that span more than one of the examined parts."""
 
 
 @pytest.mark.parametrize(

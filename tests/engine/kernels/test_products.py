@@ -1,4 +1,4 @@
-"""Code for instructions that this machine need not have."""
+"""Tests of code for instructions that this machine may lack."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ define {result} @{name}({result} %sum, {given} %w, {given} %x) {{
   ret {result} %s3
 }}
 """
-"""What `vpdpbusd` does."""
+"""The definition of `vpdpbusd`."""
 
 PAIRS = """
 define {result} @{name}({result} %sum, {given} %w, {given} %x) {{
@@ -68,7 +68,7 @@ define {result} @{name}({result} %sum, {given} %w, {given} %x) {{
   ret {result} %s1
 }}
 """
-"""What `vpdpwssd` does."""
+"""The definition of `vpdpwssd`."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -96,7 +96,7 @@ INSTRUCTIONS = {
     ("avx512_vnni", 8): r"vpdpbusd\s.*%zmm",
     ("avx512_vnni", 16): r"vp(dpwss|maddw)d\s.*%zmm",
 }
-"""What products are computed by, by the instructions that a CPU has and the bits of activations."""
+"""The instructions of products, by the CPU's instruction set and the bits of activations."""
 
 
 @pytest.mark.parametrize("instructions", INSTRUCTION_SETS)
@@ -114,7 +114,7 @@ def test_other_cpus_are_compiled_for(instructions: str) -> None:
 
 
 def with_plain_dot(code: str, lanes: int) -> str:
-    """Replaces an instruction for dot products that this machine may not have by what it does."""
+    """Replaces a dot product instruction, which this machine may lack, with its definition."""
     names = set(re.findall(r'@"?(llvm\.x86\.avx512\.vpdp\w+\.\d+)"?', code))
     if not names:  # only AVX2 is needed
         return code
@@ -139,7 +139,7 @@ def with_plain_dot(code: str, lanes: int) -> str:
 def multiplied(
     engine: binding.ExecutionEngine, matrix: PackedMatrix, integers: Floats, scales: Floats
 ) -> Floats:
-    """Returns the products of a matrix with activations, by a function `block`."""
+    """Returns the products of a matrix with activations, computed by a function `block`."""
     kind, num_rows, num_groups = matrix.kind, *scales.shape
     packed = integers.astype(np.int16 if kind.activation_bits == 16 else np.int8)
     sums = integers.reshape(num_rows, num_groups, -1).sum(-1).astype(np.int32)
@@ -193,7 +193,7 @@ def test_the_layout_for_vnni_fits_the_code(
         matrix_values = dense(weights).astype(np.float64)
         size = np.abs(seen) @ np.abs(matrix_values).T
         assert np.all(np.abs(found - seen @ matrix_values.T) <= 1e-5 * size + 1e-6), weights
-        if kind.weight_bits == 6 and not kind.has_zero_points:  # else f32 holds sums inexactly
+        if kind.weight_bits == 6 and not kind.has_zero_points:  # otherwise sums are inexact in f32
             eight = replace(kind, weight_bits=8)
             matrix = pack([weights], eight, kernels)
             same = multiplied(engines[eight], matrix, integers, scales.astype(np.float32))

@@ -30,7 +30,7 @@ WIDTH = 70
 
 
 def instruction(opcode: Opcode, width: int, *parameters: int) -> NDArray[np.int64]:
-    """Returns an instruction that takes buffers 0 and 1, and writes buffer 2."""
+    """Returns an instruction that reads buffers 0 and 1, and writes buffer 2."""
     row = np.zeros(NUM_FIELDS, np.int64)
     row[[Field.OPCODE, Field.B, Field.OUT, Field.WIDTH]] = opcode, 1, 2, width
     row[Field.P0 : Field.P0 + len(parameters)] = parameters
@@ -44,7 +44,7 @@ def run(
     buffers: list[Floats],
     step: NDArray[np.int64] | None = None,
 ) -> None:
-    """Runs a program over buffers [rows, numbers]."""
+    """Runs a program with buffers [rows, columns]."""
     num_rows, width = len(buffers[0]), max(one.shape[1] for one in buffers)
     integers = np.zeros((num_rows, width), np.int16)
     sums = np.zeros((num_rows, width), np.int32)
@@ -103,7 +103,7 @@ def test_products_are_those_of_the_decompressed_weights(
             largest = 2 ** (kind.activation_bits - 1) - 1
             integers, scales = quantized(rows, matrix.columns, largest)
             seen = integers * scales.repeat(matrix.columns, -1)
-            # Activations that are nearly halfway between two integers may become either.
+            # Activations close to the middle of two integers may be rounded to either.
             size = np.abs(seen) @ np.abs(matrix_values).T
             assert np.all(np.abs(found - seen @ matrix_values.T) <= 1e-4 * size + 1e-6), weights
             num_cases += 1
@@ -115,7 +115,7 @@ def test_products_of_6_bits_are_those_of_8(kernels: Kernels) -> None:
     for weights in all_weights():
         kind = packed_kind(weights, "avx2")
         assert kind is not None
-        if kind.weight_bits != 6 or kind.has_zero_points:  # f32 holds sums with these inexactly
+        if kind.weight_bits != 6 or kind.has_zero_points:  # sums with these are inexact in f32
             continue
         matrices = [pack([weights], replace(kind, weight_bits=bits), kernels) for bits in (6, 8)]
         for num_rows in NUM_ROWS:

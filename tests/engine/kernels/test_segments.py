@@ -1,4 +1,4 @@
-"""The parts of graphs that the kernels compute."""
+"""Tests of the parts of graphs that the kernels compute."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ WIDTH, SIZE, INTERVAL = 40, 3, 4
 PAST_LENS = (0, 5, 7)
 BEGINS = (0, 6, 7, 9)
 ROWS = (9, 0, 1, 2, 3, 4, 5, 6)
-"""Each sequence reads the first of its rows, and writes the others."""
+"""Each sequence reads the first of its rows and writes the others."""
 ROW_BEGINS = (0, 3, 5, 8)
 
 
@@ -31,7 +31,7 @@ def run_delta(step: Any, *given: Any) -> None:
 
 
 def step_fields() -> tuple[NDArray[np.int64], object]:
-    """Returns the fields of a step, and what must live as long."""
+    """Returns the fields of a step, and the arrays that must live as long."""
     inputs = {
         StepField.SEQUENCE_BEGINS: np.array(BEGINS, np.int32),
         StepField.PAST_LENS: np.array(PAST_LENS, np.int32),
@@ -47,7 +47,7 @@ def step_fields() -> tuple[NDArray[np.int64], object]:
 
 
 def rounded(values: NDArray[np.float32], bits: int) -> NDArray[Any]:
-    """Returns numbers as a table holds them: f32, or the upper halves of these."""
+    """Returns numbers with a table's precision: f32, or its upper 16 bits."""
     if bits == 32:
         return values.copy()
     whole = values.view(np.uint32)

@@ -1,4 +1,4 @@
-"""Makes small graphs."""
+"""Builds small graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parameter(name: str, dtype: type = np.int64) -> ov.Node:
 
 
 def recurrent(inputs: ov.Node, name: str) -> tuple[ov.Node, ov.Node]:
-    """Something that depends on the inputs so far, and what keeps it."""
+    """Returns a node that depends on all inputs so far, and its state."""
     past = ops.read_value(ops.constant(np.zeros((1, 1), np.float32)), name, np.float32, [1, 1])
     total = ops.reduce_sum(ops.convert(inputs, np.float32), ops.constant(np.array([0, 1])), True)
     state = ops.add(past, total)

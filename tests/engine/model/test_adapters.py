@@ -123,14 +123,14 @@ def new_engine(model: PagedModel, draft: PagedModel | None = None) -> Engine:
         num_blocks=256,
         max_model_len=512,
         draft_model=draft_model,
-        clock=lambda: 0.0,  # where steps take no time all drafts pay
+        clock=lambda: 0.0,  # where steps take no time, all drafts pay
     )
 
 
 def run(
     model: PagedModel, requests: list[GenerationRequest], engine: Engine | None = None
 ) -> dict[str, list[int]]:
-    """Returns the tokens of all requests; of a search, those of all samples one after another."""
+    """Returns the tokens of all requests; those of a search's samples are joined."""
     found: dict[str, list[int]] = {}
     for (name, _), said in texts(engine or new_engine(model), *requests).items():
         found.setdefault(name, []).extend(said)
@@ -138,7 +138,7 @@ def run(
 
 
 def merged_graph(model_dir: Path, directory: Path, weights: Mapping[str, LowRank]) -> Path:
-    """Writes the graph of an exported model with an adapter added to its weights."""
+    """Writes the graph of an exported model with an adapter merged into its weights."""
     model = ov.Core().read_model(model_dir / "openvino_model.xml")
     names = {f"__module.{prefix}{name}/": name for name in weights for prefix in ("", "model.")}
     num_merged = 0
@@ -160,7 +160,8 @@ def merged_graph(model_dir: Path, directory: Path, weights: Mapping[str, LowRank
 def test_adapters_of_exported_models_are_as_exact_as_merged_weights(
     tmp_path: Path, architecture: str
 ) -> None:
-    """A hybrid model, one whose positions depend on the text's length, and one with windows."""
+    """A hybrid model, one whose positions depend on the text's length, and one with sliding
+    windows."""
     path = ARCHITECTURES / architecture
     model = load(path)
     rng = np.random.default_rng(0)
@@ -185,8 +186,8 @@ PEFT = ARCHITECTURES.parent / "adapters"
 
 @pytest.fixture(scope="module")
 def with_peft() -> PagedModel:
-    """A model of transformers with adapters of PEFT: `bench/peft_adapters.py` has made them, with
-    their references, greedy tokens and log probabilities of merged weights in f32."""
+    """A model of transformers with PEFT's adapters from `bench/peft_adapters.py`, with references:
+    greedy tokens and log probabilities of merged weights in f32."""
     model, stack = load(ARCHITECTURES / "qwen3"), AdapterStack({})
     shapes = module_shapes(model.graph.model)
     for number, directory in enumerate(sorted(PEFT.iterdir()), 1):
@@ -196,7 +197,7 @@ def with_peft() -> PagedModel:
 
 
 def test_texts_are_those_of_peft(with_peft: PagedModel) -> None:
-    """All adapters, the base and all prompts in one batch."""
+    """With all adapters, the base model and all prompts in one batch."""
     sources = [None, *sorted(PEFT.iterdir())]
     expected = {
         f"{number} {index}": text
@@ -229,7 +230,7 @@ def test_texts_are_those_of_peft(with_peft: PagedModel) -> None:
 
 
 def references_of(directory: Path | None) -> list[dict[str, Any]]:
-    """Returns the references of an adapter; None = of the base."""
+    """Returns the references of an adapter; None = of the base model."""
     path = (directory or ARCHITECTURES / "qwen3") / "reference.json"
     content = json.loads(path.read_text())
     texts: list[dict[str, Any]] = content if directory is None else content["texts"]
@@ -249,7 +250,7 @@ SETTINGS: dict[str, dict[str, object]] = {
 def test_crowd_of_adapters_changes_no_text(
     adapted: PagedModel, settings: dict[str, object]
 ) -> None:
-    """Eight adapters and the base, sixteen streams."""
+    """Eight adapters and the base model, sixteen streams."""
     requests = [
         request(str(place), place % (NUM_ADAPTERS + 1), 5 + 7 * (place % 5), **settings)
         for place in range(16)
@@ -265,7 +266,8 @@ def test_crowd_of_adapters_changes_no_text(
 def test_a_draft_model_changes_no_text_of_an_adapter(
     model_dir: Path, adapted: PagedModel, settings: dict[str, object]
 ) -> None:
-    """The draft model is the base, so that its drafts are right for the base and for few others."""
+    """The draft model is the base model, so that its drafts are right for the base and mostly wrong
+    for adapters."""
     requests = [request(str(place), place % 4, 9 + 5 * place, **settings) for place in range(8)]
     expected = run(adapted, requests)
     engine = new_engine(adapted, load(model_dir))
@@ -276,7 +278,7 @@ def test_a_draft_model_changes_no_text_of_an_adapter(
 
 
 def test_drafts_come_from_texts_of_the_same_adapter(adapted: PagedModel) -> None:
-    """Texts that are repeated are drafted as a whole, but with another adapter they are not."""
+    """Repeated texts are drafted entirely, but not with another adapter."""
     engine = new_engine(adapted)
 
     def ask(name: str, number: int) -> tuple[list[int], int]:

@@ -1,8 +1,8 @@
-"""Tiny models of real architectures say what transformers says with them: alone, in a crowd, over
-cached prefixes and with drafts.
+"""Tests that tiny models of real architectures generate transformers' texts: alone, in a batch,
+with cached prefixes and with drafts.
 
-`bench/architectures/export.py --narrow --vocab-size 128 --num-prompts 5` has made them, with their
-references: greedy tokens and their log probabilities, in float32.
+`bench/architectures/export.py --narrow --vocab-size 128 --num-prompts 5` has made the models and
+their references: greedy tokens and log probabilities in float32.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def model(files: ExportedModel) -> PagedModel:
 
 
 def references(files: ExportedModel) -> list[dict[str, Any]]:
-    """Of texts within the length that the model is served with."""
+    """Returns the references within the length with which the model is served."""
     content: list[dict[str, Any]] = json.loads((files.model_dir / "reference.json").read_text())
     exact = files.graph.max_exact_len
     limit = MAX_MODEL_LEN if exact is None else exact.num_tokens

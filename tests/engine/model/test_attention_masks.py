@@ -1,4 +1,4 @@
-"""Masks are read for windows, slopes and what is neither."""
+"""Tests of masks: windows, slopes, and masks that are neither."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fastovms.server_config import DEMO_MODEL
 
 
 def with_mask(change: Callable[[ov.Node, ov.Node], ov.Node]) -> ov.Model:
-    """A model whose masks are changed, given the indices of keys beside them."""
+    """Returns a model whose masks are changed by a function of the keys' indices."""
     model = LlamaGraph(SHAPES["tiny"], 300, seed=0).build()
     for layer in model.get_ordered_ops():
         if layer.get_type_name() == "ScaledDotProductAttention":

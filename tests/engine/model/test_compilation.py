@@ -1,4 +1,4 @@
-"""Which precisions are tried on which machine, over a fake core."""
+"""Tests of the precisions that are tried on each machine, with a fake core."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def choices(
     vnni: bool = False,
     **options: Any,
 ) -> list[Precisions]:
-    """Returns what is tried on a machine."""
+    """Returns the precisions that are tried on a machine."""
     known = {"exact": False, "weights_size": LARGE, "group_size": 128, "available": 100 * LARGE}
     core: Any = FakeCore(precision)
     with (
@@ -55,7 +55,7 @@ def choices(
 
 
 def variants(*given: Any, **options: Any) -> list[Mapping[str, object]]:
-    """Returns the properties of all that is compiled of `choices`."""
+    """Returns the properties with which each of `choices` is compiled."""
     found = [each for choice in choices(*given, **options) for each in (choice.large, choice.small)]
     return [each for each in found if each]
 
@@ -189,7 +189,7 @@ def test_without_amx_steps_of_short_chunks_are_small(amx: bool, expected: int) -
 def test_logits_of_bf16_are_left_as_they_are(
     tiny_models: dict[str, Path], precision: str | None, expected: ov.Type
 ) -> None:
-    """Whatever this machine can do: what is compiled is looked at."""
+    """For any machine: the compiled graph is examined."""
     core = Mock()
     core.get_property.return_value = ov.Type.bf16
     core.compile_model.return_value.inputs = []
@@ -202,7 +202,8 @@ def test_logits_of_bf16_are_left_as_they_are(
 
 
 def step(*chunks: tuple[int, int, int]) -> StepInputs:
-    """Chunks of so many computed tokens, tokens and sampled ones."""
+    """Returns a step with chunks of the given numbers of computed tokens, new tokens and sampled
+    tokens."""
     past_lens, lengths, sampled = (
         np.array(column, np.int32) for column in zip(*chunks, strict=True)
     )

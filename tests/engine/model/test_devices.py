@@ -52,7 +52,7 @@ def test_available_memory_is_bounded_by_the_cgroup_limit(
     meminfo = f"MemTotal:  9 kB\nMemAvailable:  {4 * GIB // 1024} kB\nSwapFree:  1 kB\n"
     (tmp_path / "proc/meminfo").write_text(meminfo)
     assert available_memory(tmp_path) == expected
-    swap = 1024 if expected == 4 * GIB else 0  # a limit is one with swap, too
+    swap = 1024 if expected == 4 * GIB else 0  # a limit exists also with swap
     assert available_memory(tmp_path, with_swap=True) == expected + swap
 
 
@@ -61,9 +61,9 @@ def test_available_memory_is_bounded_by_the_cgroup_limit(
     [
         (1, 2 * GIB, 0, 1024),
         (0.5, 2 * GIB, 0, 512),
-        (4, 2 * GIB, 0, 2048),  # no more than is free
-        (0, 2 * GIB, 0, 1024),  # half of what is free
-        (0, 100 * GIB, 0, 5000),  # no more than can be used
+        (4, 2 * GIB, 0, 2048),  # at most the free memory
+        (0, 2 * GIB, 0, 1024),  # half of the free memory
+        (0, 100 * GIB, 0, 5000),  # at most the usable memory
         (0.0001, GIB, 0, 0),
         (1e300, 100 * GIB, 0, 5000),
         (1, GIB, GIB // 4, 768),
@@ -87,10 +87,10 @@ def test_cache_has_the_blocks_that_are_asked_for_free_and_of_use(
     [
         ([0.0], [8]),
         ([0.0, 0.0], [4, 4]),
-        ([2.0, 0.0, 0.0], [2, 3, 3]),  # what is spoken for is nobody else's
+        ([2.0, 0.0, 0.0], [2, 3, 3]),  # reserved memory is not available to others
         ([15.0, 0.0], [15, 0]),
         ([1.0], [1]),
-        ([27.0, 9.0, 0.0], [13.5, 4.5, 0]),  # together nine tenths of what is free
+        ([27.0, 9.0, 0.0], [13.5, 4.5, 0]),  # together nine tenths of the free memory
     ],
 )
 def test_caches_of_several_models_share_free_memory(
@@ -100,14 +100,14 @@ def test_caches_of_several_models_share_free_memory(
     assert [share / GIB for share in shares] == expected
 
 
-# Devices as operators name them, and the GPU's rules, over fakes: no GPU is at hand.
+# Names of devices, and the GPU's rules, with fakes because there is no GPU.
 
 
 MIB = 1024**2
 
 
 class FakeCore:
-    """Devices with their properties; `kind` is that of GPUs of which nothing is given."""
+    """Devices with their properties; `kind` is that of GPUs without given properties."""
 
     def __init__(
         self,
@@ -264,7 +264,7 @@ def test_cpu_quota_limits_the_threads_of_openvino(
 def test_openvino_computes_with_as_many_threads_as_the_quota_has_room_for(
     monkeypatch: pytest.MonkeyPatch, asked: int | None
 ) -> None:
-    """OpenVINO's own answer, of a model with the properties of a quota of one processor."""
+    """OpenVINO's own number for a model with the properties of a quota of one processor."""
     monkeypatch.setattr(devices, "num_usable_cpus", lambda: 1)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     given = {} if asked is None else {"INFERENCE_NUM_THREADS": asked}

@@ -38,7 +38,7 @@ TOKENS = np.random.default_rng(0).integers(0, 600, 40)
 
 
 class RecordingGraph(LlamaGraph):
-    """Remembers the inputs of its layers, and its table of embeddings."""
+    """Records the inputs of its layers, and its table of embeddings."""
 
     def __init__(self) -> None:
         super().__init__(TARGET, TARGET.vocab_size, 0)
@@ -128,7 +128,8 @@ def projection(pair: Path) -> Floats:
 
 
 def steps() -> list[StepInputs]:
-    """Two texts with the same tokens: at once, and after 39 tokens one token, beside the other."""
+    """Returns the steps of two texts with the same tokens: at once, and after 39 tokens one token,
+    beside the other text."""
     first, second = StepLayout(32), StepLayout(32)
     tokens = array("q", TOKENS.tolist())
     first.add(tokens, 0, 39, array("i", (0, 1)))

@@ -1,4 +1,4 @@
-"""Steps of few tokens by our own kernels."""
+"""Tests of steps with few tokens on the decode kernels."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def kernels() -> Kernels:
 
 
 CACHES = [*((name, "f16") for name in COMPRESSED), ("int8", "u8"), ("window", "u8")]
-"""Models, and the precision of their cache."""
+"""Models with the precision of their cache."""
 
 
 @pytest.fixture(scope="module", params=CACHES, ids=", ".join)
@@ -96,7 +96,7 @@ def variants(model: PagedModel, kernels: Kernels) -> FewRowVariants:
 
 @pytest.fixture(scope="module", params=["whole", "operations"])
 def ours(request: pytest.FixtureRequest, model: PagedModel, variants: FewRowVariants) -> PagedModel:
-    """The model, with all steps of few tokens computed in one of the ways."""
+    """Returns the model with all steps of few tokens computed in one of the ways."""
     return with_kernels(model, getattr(variants, request.param))
 
 
@@ -114,8 +114,8 @@ def decode(
     adapters: Sequence[int] = (),
     length: int = 44,
 ) -> NDArray[np.float32]:
-    """Returns the logits of the last token of a prompt of `length`, and of steps of this many
-    tokens after it."""
+    """Returns the logits of the last token of a prompt with `length` tokens, and of steps with the
+    given numbers of tokens after it."""
     adapters = adapters or (0,) * num_sequences
     rows = []
     ends = [length + step * num_tokens for step in range(3)]
@@ -190,7 +190,7 @@ def test_logits_of_a_scored_prompt_are_in_the_order_of_the_request(
         other = layout.add(TEXT, 0, 1, array("i", (7,)))
         sampled = array("q", (other, last, *range(num_tokens - 1)))
         found.append(as_float32(one.infer(layout.finish(sampled))).argmax(-1))
-    assert np.mean(found[0] == found[1]) > 0.9  # some of random weights are nearly tied
+    assert np.mean(found[0] == found[1]) > 0.9  # some logits of random weights are nearly tied
 
 
 @pytest.mark.parametrize("kind", [Type.Q5_0, Type.Q5_1, Type.Q5_K, Type.Q6_K])
@@ -211,7 +211,7 @@ def test_types_of_gguf_that_fit_6_bits_are_packed_with_6(
 
 
 def generate(model: PagedModel, num_tokens: int) -> list[int]:
-    """Returns the likeliest tokens after a prompt."""
+    """Returns the greedy tokens after a prompt."""
     model.allocate_cache(2)
     text, start = array("q", TEXT[:40]), 0
     while len(text) < 40 + num_tokens:
@@ -319,7 +319,7 @@ def random_pairs(model: PagedModel, seed: int, *, only: str = "") -> dict[str, L
 
 @pytest.fixture(scope="module")
 def adapted_models(model: PagedModel, kernels: Kernels) -> tuple[PagedModel, PagedModel]:
-    """A model with four adapters, and the same with steps of few tokens by the kernels."""
+    """A model with four adapters, and the same model with steps of few tokens on the kernels."""
     found = compile_few_rows(model, WeightStore(kernels), has_adapters=True)
     assert found is not None
     assert found.adapted.keys() == set(range(1, MAX_ROWS + 1))

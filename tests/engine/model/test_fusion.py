@@ -1,4 +1,4 @@
-"""One projection in place of three, which must compute what the three did."""
+"""Tests that one projection replaces three and computes the same."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class AdapterOfQueries(LlamaGraph):
 
 
 class KeysAreValues(LlamaGraph):
-    """As in Gemma's layers of full attention: one projection, two uses."""
+    """Gemma's layers of full attention: one projection is used twice."""
 
     def _heads(self, hidden: Node, num_heads: int, std: float, name: str) -> Node:
         if name.endswith("v_proj"):
@@ -89,7 +89,7 @@ class WeightsAreScaledByColumn(LlamaGraph):
 
 
 class WeightsOfRankThree(LlamaGraph):
-    """And all of them the same."""
+    """All weights are equal and have rank three."""
 
     def _linear(self, inputs: Node, rows: int, columns: int, std: float, name: str) -> Node:
         weights = np.full((1, rows, columns), 0.125, np.float32)
@@ -102,12 +102,12 @@ def paged(graph: LlamaGraph, directory: Path) -> ov.Model:
 
 
 def num_attentions(name: str) -> int:
-    """Returns how many layers of a shape attend."""
+    """Returns the number of layers with attention."""
     return SHAPES[name].num_hidden_layers - len(SHAPES[name].convolutions)
 
 
 def num_projections(model: ov.Model) -> int:
-    """How often what a layer's norm gives is multiplied by something."""
+    """Returns the number of products with the output of a layer's norm."""
     return sum(map(is_product, model.get_ordered_ops()))
 
 

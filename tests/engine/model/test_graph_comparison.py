@@ -27,7 +27,7 @@ from fastovms.parts.comparison.graph_comparison import (
 )
 from fastovms.parts.comparison.layer_cut import cut_layers
 
-# Log probabilities of a graph as it was exported.
+# Log probabilities of an exported graph.
 
 
 TEXT = {"input_ids": np.array([[3, 1, 4, 1, 5]])}
@@ -55,7 +55,7 @@ def test_unknown_input_of_a_graph_is_named() -> None:
         compute_plain(ov.Core(), model, TEXT)
 
 
-# What is wrong with a paged graph is noticed.
+# Faults of a paged graph are found.
 
 
 MODELS = Path(__file__).parents[2] / "models" / "architectures"
@@ -64,7 +64,7 @@ SCALE, WINDOW, SLOPES = 9, 10, 11
 
 
 def attention_with(index: int, value: Any, *layers: int) -> Callable[[PagedGraph], None]:
-    """Changes the first layer's, or those of others."""
+    """Changes the attention of the first layer, or of others."""
 
     def change(graph: PagedGraph) -> None:
         for layer in layers or (0,):
@@ -101,7 +101,7 @@ def test_another_attention_makes_a_difference(
     assert largest_difference(files) > 2 * MAX_DIFFERENCE
 
 
-# A layer of each kind is enough where they agree.
+# One layer of each kind is sufficient if they agree.
 
 
 NUM_LAYERS = 6

@@ -1,4 +1,4 @@
-"""Wrong decode kernels are refused, and exact ones are used."""
+"""Tests that wrong decode kernels are refused and exact ones are used."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def variants_of(model: PagedModel, kernels: Kernels) -> FewRowVariants:
 
 
 def why_wrong(model: PagedModel, variants: FewRowVariants) -> str | None:
-    """Returns what the check of a model finds."""
+    """Returns the fault that the check of a model finds."""
     store = variants.store
     cut = kernel_check.compile_cut(model.graph, model.device, model.precisions)
     wrong = kernel_check.why_wrong(cut, store)

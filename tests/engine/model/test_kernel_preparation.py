@@ -1,4 +1,4 @@
-"""Kernels are prepared beside a server, kept, and used at later starts."""
+"""Tests that kernels are prepared beside a server, stored, and used at later starts."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def cache(tmp_path: Path) -> DiskCache:
 
 @pytest.fixture(autouse=True)
 def preparations(monkeypatch: pytest.MonkeyPatch) -> list[Preparation]:
-    """What processes have prepared, which happens in this one."""
+    """Returns the results of preparing processes, which run in this process."""
     found: list[Preparation] = []
 
     def prepared(_: str, *, may_go_on: Any, message: Preparation) -> Prepared:
@@ -123,7 +123,7 @@ def test_later_start_uses_the_prepared_kernels(
 def not_compiled(
     directory: Path, model: PagedModel, caplog: pytest.LogCaptureFixture, cache: DiskCache
 ) -> PagedModel:
-    """A model that a later start has loaded without OpenVINO's variants."""
+    """Returns a model that a later start has loaded without OpenVINO's variants."""
     started(model, caplog, cache)
     files = ExportedModel(directory, properties=PROPERTIES)
     key = prepare.kernels_key(files.graph, "CPU", model.precisions)
@@ -394,7 +394,7 @@ def test_a_process_prepares_a_mixture_and_a_later_start_computes_the_same_texts(
 
 
 def flip(file: Path, place: int) -> None:
-    """Changes a bit of a file that is mapped."""
+    """Flips a bit of a mapped file."""
     with file.open("r+b") as opened:
         opened.seek(place)
         value = opened.read(1)[0]
@@ -443,7 +443,7 @@ def test_wrong_packed_weights_of_an_expert_are_refused(
 
     def wrong(paged: Any, store: Any, shape: Any) -> None:
         pack_weights(paged, store, shape)
-        matrix = list(store.experts.values())[-1]  # of a layer that the cut lacks
+        matrix = list(store.experts.values())[-1]  # of a layer that the truncated file lacks
         groups = matrix.data.reshape(matrix.num_blocks, -1, matrix.kind.group_size(matrix.columns))
         groups[-1, :, : 2 * matrix.kind.num_lanes].view(np.float16)[:] *= 2
 

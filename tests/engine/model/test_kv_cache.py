@@ -36,13 +36,13 @@ ROW_BYTES = 4096
 
 
 def memories() -> list[NDArray[np.uint8]]:
-    """Of 16 MiB each, which nobody has written to. numpy's own would be of huge pages."""
+    """Returns unwritten memories of 16 MiB each. NumPy's own memory would consist of huge pages."""
     maps = [mmap.mmap(-1, NUM_ROWS * ROW_BYTES) for _ in range(2)]
     return [np.frombuffer(memory, np.uint8).reshape(NUM_ROWS, ROW_BYTES) for memory in maps]
 
 
 def num_faults(arrays: list[NDArray[np.uint8]], start: int, end: int) -> int:
-    """Of writing to rows of each."""
+    """Returns the number of page faults of writing to rows of each."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for rows in arrays:
         rows[start:end] = 7
@@ -50,7 +50,7 @@ def num_faults(arrays: list[NDArray[np.uint8]], start: int, end: int) -> int:
 
 
 def advance(ahead: MemoryCommitter, num_used: int = 0) -> int:
-    """To the end; returns the number of calls."""
+    """Calls it to the end and returns the number of calls."""
     count = 0
     while ahead.advance(num_used):
         count += 1
@@ -97,7 +97,7 @@ def test_a_kernel_that_cannot_is_not_asked_again(monkeypatch: pytest.MonkeyPatch
     assert len(asked) == 1
 
 
-# Which rows of its tables a model's states are read from and written to.
+# The table rows that a model's states are read from and written to.
 
 
 SIZE = 4
@@ -113,8 +113,9 @@ def rows(*, has_doubles: bool = False) -> StateRows:
 
 
 def inputs_of(*chunks: tuple[int, int, int]) -> StepInputs:
-    """Each is of a sequence of its own: from a position to another, with so many drafts in it. Its
-    blocks begin at ten times its number."""
+    """Returns inputs whose chunks belong to different sequences: from a position to another one,
+    with the given number of drafts. The block numbers of a sequence start at ten times its number.
+    """
     layout = StepLayout(SIZE)
     for number, (start, end, num_drafts) in enumerate(chunks):
         blocks = array("i", range(10 * number, 10 * number + -(-end // SIZE)))
@@ -203,11 +204,11 @@ def test_large_states_leave_less_room_for_drafts() -> None:
     assert States(MAX_DRAFT_STATE_BYTES + 1).max_draft_tokens == 0
 
 
-# Blocks of keys and values, in the host's memory or in a GPU's.
+# Blocks of keys and values in the host's or in a GPU's memory.
 
 
 class FakeRemoteTensor:
-    """A region of an array, as `ov.RemoteTensor` is of the GPU's memory."""
+    """A region of an array, as `ov.RemoteTensor` is a region of the GPU's memory."""
 
     def __init__(self, base: Any, begin: Sequence[int], end: Sequence[int]) -> None:
         region = tuple(slice(b, e) for b, e in zip(begin, end, strict=True))

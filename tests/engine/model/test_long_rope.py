@@ -11,14 +11,14 @@ from openvino import opset13 as ops
 
 from fastovms.engine.model.long_rope import TOKEN_SEQUENCE_LENS, LongRope, scale_by_sequence
 
-# Factors of long texts are chosen by each sequence's length, in graphs made for the test.
+# Factors for long texts are chosen by each sequence's length, in graphs built for the test.
 
 
 SHORT, LONG = np.float32([[1, 2]]), np.float32([[3, 4]])
 
 
 def scaled(limit: int, *, more: ov.Node | None = None) -> ov.Model:
-    """Multiplies each position by factors that the highest of them chooses."""
+    """Multiplies each position by factors that the highest position chooses."""
     positions = ops.parameter([-1], np.int64, name="position_ids")
     positions.output(0).set_names({"position_ids"})
     highest = ops.reduce_max(positions, np.int64(0), False)
@@ -55,12 +55,12 @@ def test_a_condition_of_the_whole_batch_bounds_its_texts() -> None:
     assert scale_by_sequence(model) == LongRope(max_len=7)
 
 
-# Rows of tables of rotations become those of the tokens' own positions, in graphs made for the
+# Rows of rotation tables become those of the tokens' own positions, in graphs built for the
 # test.
 
 
 def table(limit: int, *, step: int = 1) -> ov.Model:
-    """Takes rotations of positions from a table of all of them, scaled by the longest text's
+    """Takes rotations of positions from a table of all positions, scaled by the longest text's
     length."""
     longest = ops.parameter([], np.int32, name="max_context_len")
     longest.output(0).set_names({"max_context_len"})
@@ -97,7 +97,7 @@ def test_rows_of_a_table_are_computed_for_each_token_by_its_sequence() -> None:
 
 
 def whole_table(limit: int) -> ov.Model:
-    """Gathers no rows."""
+    """Does not gather rows."""
     model = table(limit)
     gather = model.get_results()[0].input_value(0).get_node()
     return ov.Model([ops.result(gather.input_value(0))], model.get_parameters(), "model")

@@ -1,4 +1,4 @@
-"""Mixtures of experts in whole steps: what is recognized, and which faults are refused."""
+"""Tests of mixtures of experts in whole steps: recognized graphs, and refused faults."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def with_the_scores_of_others(program: Any) -> None:
 
 
 def change_programs(monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any], None]) -> None:
-    """Has the instructions of each program that is assembled changed by `fault`."""
+    """Changes the instructions of each assembled program with `fault`."""
     assemble_step = few_rows.assemble_step
 
     def changed(*given: Any, **named: Any) -> Any:
@@ -174,7 +174,7 @@ def biases() -> Any:
 
 
 def with_bias_of_ranks(graph: ov.Model) -> None:
-    """Rewrites the routers as GLM-4.5's and LFM2-MoE's are."""
+    """Rewrites the routers to the form of GLM-4.5's and LFM2-MoE's."""
     with_sigmoid(graph)
     for node in nodes_of(graph, "ScatterElementsUpdate"):
         choice = node.input_value(1).get_node()

@@ -47,7 +47,7 @@ def test_copied_logits_are_float32(prepare: object) -> None:
 
 
 class NoisyModel(FakeModel):
-    """Whose logits are many, and no whole numbers, but those of bfloat16."""
+    """A model with many logits that are no integers but exact in bfloat16."""
 
     def infer(self, inputs: StepInputs) -> NDArray[np.float32]:
         logits = super().infer(inputs)
@@ -88,7 +88,7 @@ def test_outputs_of_bf16_logits_equal_those_of_f32_logits() -> None:
     assert outputs(Bf16Model()) == expected
 
 
-# That nothing a step has in it shows in a request's log probabilities, to the last bit.
+# The other requests of a step do not change a request's log probabilities, to the last bit.
 
 
 BLOCK_SIZE = 4
@@ -97,8 +97,9 @@ NUM_TOKENS = 12
 
 
 def inputs_of(*chunks: tuple[int, int], sampled: list[int]) -> StepInputs:
-    """Each chunk is from a position to another of a sequence of its own, whose tokens are ten
-    times as many as their positions, and whose blocks begin at ten times its number."""
+    """Returns inputs whose chunks belong to different sequences, each from a position to another
+    one. Token ids are ten times the positions, and block numbers start at ten times the sequence's
+    number."""
     layout = StepLayout(BLOCK_SIZE)
     for number, (start, end) in enumerate(chunks):
         blocks = array("i", range(10 * number, 10 * number + -(-end // BLOCK_SIZE)))
@@ -147,7 +148,7 @@ def test_single_row_sequences_are_doubled(inputs: StepInputs, expected: dict[str
 def test_a_double_leaves_what_others_keep_in_the_cache_alone(
     tiny_models: dict[str, Path],
 ) -> None:
-    """It goes behind the end of a block, and the block after it is somebody else's."""
+    """The double reads beyond the end of a block, where another sequence's block begins."""
     model = load_model(tiny_models["tiny"], exact=True)
     model.allocate_cache(3)
     tokens = array("q", range(40, 40 + 2 * model.block_size))
@@ -171,7 +172,7 @@ def test_a_double_leaves_what_others_keep_in_the_cache_alone(
 def test_crowds_preemption_chunks_drafts_and_the_prefix_cache(
     tiny_models: dict[str, Path], name: str
 ) -> None:
-    """The full length of it is `bench.determinism`."""
+    """`bench.determinism` tests this at full length."""
     model = load_model(tiny_models[name], exact=True)
     model.allocate_cache(CACHE_TOKENS // model.block_size)
     requests = make_requests(20, NUM_TOKENS)
@@ -188,7 +189,8 @@ def short_ways(model: PagedModel) -> list[Way]:
 def test_two_thousand_seeded_samples_are_drawn_alike_in_any_crowd(
     tiny_models: dict[str, Path],
 ) -> None:
-    """A draw near a boundary of the cumulative probabilities tips over by the least noise."""
+    """A sample near a boundary of the cumulative probabilities changes with the smallest
+    difference."""
     model = load_model(tiny_models["tiny"], exact=True)
     model.allocate_cache(CACHE_TOKENS // model.block_size)
     sampled = [request for request in make_requests(4000, 2) if request.params.temperature > 0]
@@ -201,7 +203,7 @@ def test_two_thousand_seeded_samples_are_drawn_alike_in_any_crowd(
     assert run(model, requests, Way("crowd", replace(plain, max_num_seqs=41))) == alone
 
 
-# Infer requests that are fed with one step after another, each of another size.
+# Infer requests that get steps of different sizes one after another.
 
 
 @pytest.mark.parametrize("precision", ["f32", "bf16"])
@@ -220,7 +222,8 @@ def test_steps_may_be_of_any_number_of_rows(tiny_models: dict[str, Path], precis
 
 
 def step(model: PagedModel, token_ids: Iterable[int], rows: list[int]) -> RawLogits:
-    """The first token of some sequences; `rows` are those whose logits are wanted."""
+    """Returns a step with the first token of some sequences; `rows` are those with requested
+    logits."""
     layout = StepLayout(model.block_size)
     for i, token_id in enumerate(token_ids):
         layout.add(array("q", [token_id]), 0, 1, array("i", [i]))
@@ -228,7 +231,7 @@ def step(model: PagedModel, token_ids: Iterable[int], rows: list[int]) -> RawLog
 
 
 def logits_of(model: PagedModel) -> tuple[np.dtype[np.generic], NDArray[np.float32]]:
-    """Of a prompt's tokens; and as what they came."""
+    """Returns the logits of a prompt's tokens, and their type."""
     model.allocate_cache(2)
     layout = StepLayout(model.block_size)
     layout.add(array("q", range(40, 60)), 0, 20, array("i", [1]))

@@ -1,4 +1,4 @@
-"""Hybrid models in whole steps: the kernels leave the states that OpenVINO leaves."""
+"""Tests that hybrid models on the kernels leave the same states as OpenVINO does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inputs of one inference over several sequences."""
+"""Tests of the inputs of one inference with several sequences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_sequences_are_laid_out_one_after_another() -> None:
 def test_ends_of_prompts_are_laid_out_as_a_step() -> None:
     layout = StepLayout(4)
     first = layout.add(array("q", range(10, 16)), 0, 6, array("i", [7, 8]), adapter=0)
-    layout.add(array("q", range(50, 60)), 0, 3, array("i", [3]))  # goes on in the next step
+    layout.add(array("q", range(50, 60)), 0, 3, array("i", [3]))  # continues in the next step
     decode = layout.add(array("q", range(20, 24)), 3, 4, array("i", [5]))
     last = layout.add(array("q", range(30, 40)), 4, 10, array("i", [6, 4, 9]))
     ends = layout.finish(array("q", [first, decode, last])).prompt_ends()

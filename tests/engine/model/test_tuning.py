@@ -27,11 +27,11 @@ from fastovms.parts.tuning.measurement import (
 from tests.engine.engines import fake_engine, greedy, texts
 from tests.engine.fake_model import FakeModel, continue_greedily
 
-# Which way to run a model is the fastest, by a clock that the models move.
+# The choice of the fastest way to run a model, with a clock that the models advance.
 
 
 Cost = Callable[[int, int], float]
-"""Seconds of a step, by its sequences and tokens."""
+"""The seconds of a step by its sequences and tokens."""
 
 
 class Clock:
@@ -103,7 +103,7 @@ def test_the_fastest_wins_if_it_is_clearly_so(costs: dict[str, Cost], expected: 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_noisy_steps_do_not_decide_the_choice(seed: int) -> None:
-    """Neighbours that make steps up to twice as slow."""
+    """Other processes make steps up to twice as slow."""
     costs = {name: noisy(linear(1, 0.01), seed * 3 + i, 1.0) for i, name in enumerate("abc")}
     choice = best(costs)
     assert choice is not None
@@ -115,7 +115,7 @@ def test_noisy_steps_do_not_decide_the_choice(seed: int) -> None:
 
 
 def test_load_burst_in_one_round_does_not_change_the_choice() -> None:
-    """One that hits one round of one way only."""
+    """A burst during one round of one way."""
     calls = iter(range(10**9))
     burst = 2 * len(LOAD_CASES)
 
@@ -167,7 +167,7 @@ def test_choice_needs_a_minimum_number_of_rounds() -> None:
 
 
 def test_rounds_with_slow_memory_do_not_count() -> None:
-    """A neighbour takes half of the memory's speed in every other round."""
+    """Another process takes half of the memory's speed in every other round."""
     clock = Clock()
     speeds = itertools.cycle([20.0, 10.0])
 

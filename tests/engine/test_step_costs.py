@@ -164,7 +164,7 @@ class Result(NamedTuple):
 
 
 class Simulation:
-    """Simulates steps, nine in ten with a guess of the given cost and probability of being right."""
+    """Simulates steps, nine in ten with a guess of the given cost and odds."""
 
     def __init__(
         self,

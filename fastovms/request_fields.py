@@ -129,7 +129,7 @@ class Row:
         return int in self.types
 
     def range_in(self, dialect: str) -> Range | None:
-        """Returns the allowed values in a dialect."""
+        """Returns the allowed values in a dialect; None = any."""
         return self.field.ranges.get(dialect, self.field.range)
 
     def examples(self, dialect: str) -> Examples:

@@ -625,8 +625,8 @@ class ChatCompletions(ContextHandlers):
     """The handler of `POST /chat/completions`, for every dialect."""
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a request to `/chat/completions`. Raises RequestError or BackendError if the
-        request fails before the answer begins."""
+        """Answers a request to `/chat/completions`; None = answered as a stream. Raises
+        RequestError or BackendError if the request fails before the answer begins."""
         context = self._context
         asked = await context.read(request, ChatRequest, dialect, names_of)
         find = partial(given_documents, asked.body.messages)

@@ -402,8 +402,8 @@ class Completions(ContextHandlers):
     """The handler of `POST /completions`, for every dialect."""
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a request to `/completions`. Raises RequestError or BackendError if the request
-        fails before the answer begins."""
+        """Answers a request to `/completions`; None = answered as a stream. Raises RequestError or
+        BackendError if the request fails before the answer begins."""
         context = self._context
         asked = await context.read(request, CompletionRequest, dialect, names_of)
         body, model = asked.body, asked.model

@@ -56,7 +56,8 @@ def endpoint(handler: ApiHandler, dialect: Dialect) -> Handler:
 
 
 def _with_warnings(response: Response | None, request: Request) -> Response | None:
-    """Returns the response with the request's warnings, unless its handler has added them."""
+    """Returns the response with the request's warnings, unless its handler has added them; None for
+    None, a stream."""
     if response is None or not request.warnings or "Warning" in dict(response.headers):
         return response
     return replace(response, headers=(*response.headers, *warning_headers((), request)))

@@ -142,8 +142,8 @@ def stopping(
 
 
 def num_logprobs(value: int | None, name: str, config: ApiConfig) -> int | None:
-    """Returns the number of top log probabilities per token, after checking it. Raises InvalidField
-    if it exceeds the server's limit."""
+    """Returns the number of top log probabilities per token, after checking it; None = not
+    requested. Raises InvalidField if it exceeds the server's limit."""
     limit = config.max_logprobs
     if value is None or 0 <= value <= limit or (limit == ALL_LOGPROBS and value >= limit):
         return value
@@ -484,9 +484,9 @@ def token_budget(
 def fit_max_tokens(
     request: ClientRequest[GenerationFields], budget: TokenBudget, num_prompt_tokens: int, name: str
 ) -> int | None:
-    """Returns `budget.max_tokens`, lowered to fit into the context if allowed. Raises InvalidField
-    if prompt and answer do not fit (`context_length_exceeded`), with the counts. `name` is the name
-    of the prompt's field, for error messages."""
+    """Returns `budget.max_tokens`, lowered to fit into the context if allowed; None = up to the
+    context length. Raises InvalidField if prompt and answer do not fit (`context_length_exceeded`),
+    with the counts. `name` is the name of the prompt's field, for error messages."""
     max_tokens, model = budget.max_tokens, request.model.info
     room = model.max_model_len - num_prompt_tokens
     if num_prompt_tokens == 0:

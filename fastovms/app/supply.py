@@ -170,6 +170,9 @@ class OneModelLoader:
     wait_until_left: Callable[[], None] = lambda: None
 
     async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
+        """Loads a model beside `num_loaded` others. Raises ConfigurationError if it cannot be
+        loaded."""
+
         def load() -> ServedModels:
             available = partial(self._available, num_loaded, weights_size(config))
             models = self.load_models([config], prefixes=self.prefixes, available=available)
@@ -179,6 +182,8 @@ class OneModelLoader:
         return await in_daemon_thread("load", load)
 
     async def reclaim(self) -> None:
+        """Returns the memory of unloaded models to the operating system."""
+
         def reclaim() -> None:
             self.wait_until_left()
             gc.unfreeze()  # an unloaded model may be part of reference cycles

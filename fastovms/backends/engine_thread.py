@@ -496,12 +496,14 @@ def check_length(request: GenerationRequest, model: ModelInfo) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Submit:
+    """The command to queue a request."""
+
     request: GenerationRequest
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Ends a request, or one of its samples."""
+    """The command to end a request, or one of its samples."""
 
     request_id: str
     index: int | None
@@ -509,14 +511,14 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """Calls a function on the engine's thread, between two steps."""
+    """The command to call a function on the engine's thread, between two steps."""
 
     function: Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    pass
+    """The command to end the loop."""
 
 
 Command = Submit | Abort | EngineCall | Close

@@ -81,7 +81,7 @@ _END_TIMEOUT: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailed:
-    """The last message of a process that fails."""
+    """A process's last message, with the reason why it fails."""
 
     reason: str
 

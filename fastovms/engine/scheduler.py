@@ -680,7 +680,8 @@ class Scheduler:
     # Waiting sequences
 
     def _admit(self, plan: Plan, budget: int, *, before: Sequence | None = None) -> int:
-        """Admits waiting sequences that precede `before`. Returns the remaining budget."""
+        """Admits waiting sequences, only those that precede `before` in the queue if it is given.
+        Returns the remaining token budget."""
         place = self.waiting.place
         num_seqs = self._num_reserved_seqs() if self.waiting else 0
         while self.waiting and budget > 0:

@@ -13,12 +13,16 @@ from fastovms.params import FinishReason, GenerationRequest, TokenLogprobs
 
 
 class SequenceStatus(Enum):
+    """The scheduling status of a sequence."""
+
     WAITING = "waiting"
     RUNNING = "running"
     FINISHED = "finished"
 
 
 class LogitsProcessor(Protocol):
+    """A function that changes one row of logits in place before a token is drawn."""
+
     def __call__(self, logits: Floats, token_ids: array[int]) -> None:
         """Changes `logits`, float32 [vocab_size], for the token that follows `token_ids`."""
 
@@ -232,10 +236,12 @@ class Sequence:
 
     @property
     def num_uncomputed_tokens(self) -> int:
+        """The number of tokens whose KV is not in the cache yet."""
         return len(self.token_ids) - self.num_computed_tokens
 
     @property
     def num_generated_tokens(self) -> int:
+        """The number of tokens after the prompt."""
         return len(self.token_ids) - self.num_prompt_tokens
 
     def append(self, token_id: int) -> FinishReason | None:

@@ -98,7 +98,7 @@ class CostCurve:
         return seconds_below + (size - size_below) * beyond
 
     def largest(self) -> tuple[float, float] | None:
-        """Returns the largest known size and its seconds."""
+        """Returns the largest known size and its seconds; None = nothing has been measured."""
         return self._points[self._classes[-1]] if self._classes else None
 
 

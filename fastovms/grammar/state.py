@@ -66,6 +66,7 @@ class GrammarTimeBudget:
 
     @property
     def is_used_up(self) -> bool:
+        """Whether the limit is exceeded."""
         return self._left < 0
 
     def __enter__(self) -> None:

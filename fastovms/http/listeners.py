@@ -39,6 +39,8 @@ class TcpAddress:
 
 @dataclass(frozen=True, slots=True)
 class UnixAddress:
+    """The path of a Unix socket."""
+
     path: Path
 
     def __str__(self) -> str:

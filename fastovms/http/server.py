@@ -70,6 +70,7 @@ class HttpServer:
 
     @property
     def num_connections(self) -> int:
+        """The number of open connections."""
         return 0 if self._state is None else len(self._state.connections)
 
     @property

@@ -124,7 +124,8 @@ class Operations(RunningOperations):
     @reads
     def list_input(self, tenant: str, id: str, page: Page) -> ItemPage | None:
         """Returns a page of the input of a response, including the input and output of earlier
-        responses in its chain. Raises UnknownCursor if `page.after` is not the id of an item."""
+        responses in its chain; None = no such response. Raises UnknownCursor if `page.after` is not
+        the id of an item."""
         return self._page(tenant, ObjectKind.RESPONSE, id, page)
 
     # Conversations
@@ -184,8 +185,8 @@ class Operations(RunningOperations):
 
     @reads
     def list_items(self, tenant: str, id: str, page: Page) -> ItemPage | None:
-        """Returns a page of the items of a conversation. Raises UnknownCursor if `page.after` is
-        not the id of an item."""
+        """Returns a page of the items of a conversation; None = no such conversation. Raises
+        UnknownCursor if `page.after` is not the id of an item."""
         return self._page(tenant, ObjectKind.CONVERSATION, id, page)
 
     @reads
@@ -213,7 +214,7 @@ class Operations(RunningOperations):
     def _key(
         self, tenant: str, kind: ObjectKind, id: str, *, for_change: bool = False
     ) -> int | None:
-        """Returns the key of an object and records its use."""
+        """Returns the key of an object and records its use; None = no such object."""
         row = self._tables.find(tenant, kind, id, "key", for_change=for_change)
         if row is None:
             return None

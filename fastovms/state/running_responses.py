@@ -106,8 +106,8 @@ class RunningOperations:
     @reads
     def find_events(self, tenant: str, id: str, start: int) -> FoundEvents | None:
         """Returns the packs with the events from number `start` on, without the model's output. The
-        first pack may begin earlier. If there are no such events yet, at most one pack is
-        returned."""
+        first pack may begin earlier. If there are no such events yet, at most one pack is returned.
+        None = no such response."""
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key, progress, events")
         if row is None:
             return None
@@ -267,12 +267,13 @@ class RunningOperations:
         )
 
     def _key_for_change(self, tenant: str, id: str) -> int | None:
-        """Returns the key of a response and locks its row; does not count as a use."""
+        """Returns the key of a response and locks its row, without counting a use; None = no such
+        response."""
         row = self._tables.find(tenant, ObjectKind.RESPONSE, id, "key", for_change=True)
         return None if row is None else cast("int", row[0])
 
     def _key_of_own(self, tenant: str, id: str) -> int | None:
-        """Returns the key of a response that runs on this replica."""
+        """Returns the key of a response; None = it does not run on this replica."""
         key = self._key_for_change(tenant, id)
         row = self._execute(
             "SELECT 1 FROM runs WHERE object = ? AND owner = ?", (key, self._replica.id)

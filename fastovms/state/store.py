@@ -140,7 +140,7 @@ class FoundResponse(NamedTuple):
 
 
 class ResponseKey(NamedTuple):
-    """The key of a response."""
+    """The tenant and the id of a response, which identify it."""
 
     tenant: str
     id: str

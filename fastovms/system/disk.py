@@ -236,6 +236,7 @@ class DiskCache:
 
     @property
     def is_kept(self) -> bool:
+        """Whether there is a directory to store entries in."""
         return self._root is not None
 
     def find(self, kind: str, key: str) -> Path | None:

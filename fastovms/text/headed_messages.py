@@ -13,7 +13,7 @@ from fastovms.text.scanning import Incremental, PieceCollector, Scanner
 
 
 class MessageKind(Enum):
-    """The kind of a message."""
+    """Whether a message is reasoning, a tool call or content."""
 
     REASONING = "reasoning"
     CALL = "call"

@@ -377,8 +377,8 @@ def _copy_python_escape(scan: Scanner, emit: Emit) -> Incremental[bool]:
 
 
 def _convert(word: str) -> str | None:
-    """Returns a name or a number as JSON. Other text that begins like a number is a string, because
-    a phone number (`+1555`) or a code (`007`) would lose a part as a number."""
+    """Returns a name or a number as JSON; None = neither. Text such as a phone number (`+1555`) or
+    a code (`007`) becomes a string, because a number would lose characters."""
     if _JSON_NUMBER.fullmatch(word) and math.isfinite(float(word)):
         return word
     return _quoted(word) if _LIKE_NUMBER.match(word) else _NAMES.get(word)
@@ -389,7 +389,8 @@ def _quoted(text: str) -> str:
 
 
 def _number(word: str) -> str | None:
-    """Returns a number as Python writes it, or with leading zeros, as JSON."""
+    """Returns a number in Python's notation, or with leading zeros, as JSON; None = not a finite
+    number."""
     if not _NUMBER.fullmatch(word):
         return None
     digits = word.replace("_", "").removeprefix("+")

@@ -63,10 +63,12 @@ class WeightStore:
 
     @property
     def matrices(self) -> list[PackedMatrix]:
+        """All packed matrices."""
         return list(self._matrices.values())
 
     @property
     def num_bytes(self) -> int:
+        """The size of all packed weights in bytes."""
         return sum(matrix.data.nbytes for matrix in self.matrices)
 
     def matrix(self, products: Sequence[Step]) -> PackedMatrix:

@@ -428,12 +428,12 @@ def _cache_chunk(program, buffers, step, i, head):
 
 @_helper
 def _segment_at(step, window, number):
-    """Finds a segment of the attention by its number. Returns a tuple:
+    """Finds a segment of the attention by its number. If there are fewer segments, the first item
+    is -1 and the third is the number minus the total number of segments. Returns a tuple:
 
-    - the index of its sequence; -1 if there are fewer segments,
+    - the index of its sequence,
     - the first row of its tile, and the number of rows in the tile,
-    - the index of the segment in the context; the number minus the total number of segments if
-      there are fewer,
+    - the index of the segment in the context,
     - the number of segments of the tile,
     - the number of rows in all earlier segments,
     - the number of tokens that the first row attends to.

@@ -334,6 +334,8 @@ class Model(Protocol):
 
 
 class ExactLength(NamedTuple):
+    """The number of tokens up to which a graph is exact, and the reason for the limit."""
+
     num_tokens: int
     reason: str
 
@@ -706,10 +708,12 @@ class PagedModel:
 
     @property
     def is_batch_invariant(self) -> bool:
+        """Whether logits are bit-identical regardless of the other content of a step."""
         return self.precisions.is_batch_invariant
 
     @property
     def cache_layout(self) -> CacheLayout:
+        """The page shape and element type of each cache input."""
         return layout_of(self._cache_inputs)
 
     @property

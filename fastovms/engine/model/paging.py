@@ -157,8 +157,8 @@ def _groups(model: ov.Model, types: Set[ov.Type]) -> Iterator[tuple[Node, int, i
 
 
 def _product_of(weights: Node, group: int, width: int) -> tuple[Node, int] | None:
-    """Returns the product with the matrix in a node, and the number of weights that share a scale.
-    The same weights may also be the token embedding.
+    """Returns the product with the matrix in a node, and the number of weights that share a scale;
+    None = no product uses the node.
 
     Args:
         group: the number if the node's shape is not changed.

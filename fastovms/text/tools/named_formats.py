@@ -130,7 +130,7 @@ def _read_element(scan: Scanner, out: PieceCollector, opening: str) -> Increment
 
 
 def _read_part(scan: Scanner, out: PieceCollector, opening: str) -> Incremental[None]:
-    """Reads a call of a known function, or the markup that announces text."""
+    """Reads a call of a known function, or the markup before a message to the user."""
     if (yield from scan.take(ALL, is_first=not opening)):
         return
     for tool in out.tools:

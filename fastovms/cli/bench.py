@@ -21,7 +21,7 @@ BENCH_GROUPS: Final = groups_of(
 
 
 def bench(parser: CommandParser) -> Run:
-    """Adds the arguments to the parser, and returns what runs the command."""
+    """Adds the arguments to the parser, and returns the function that runs the command."""
     parser.usage = "%(prog)s [FLAG ...] URL"
     parser.description = (
         "Puts load on any OpenAI-compatible server and prints what vllm bench serve prints, under "

@@ -13,7 +13,7 @@ from fastovms.setting import path, text
 
 
 def cache(parser: CommandParser) -> Run:
-    """Adds the arguments to the parser, and returns what runs the command."""
+    """Adds the arguments to the parser, and returns the function that runs the command."""
     parser.description = (
         "Lists or deletes prompts that are cached on disk. This is safe while a server runs: the "
         "server recomputes missing prompts."

@@ -19,7 +19,7 @@ CHAT_FLAGS: Final = flags_of(TerminalConfig)
 
 
 def chat(parser: CommandParser) -> Run:
-    """Adds the arguments to the parser, and returns what runs the command."""
+    """Adds the arguments to the parser, and returns the function that runs the command."""
     parser.usage = "%(prog)s [FLAG ...] [URL | MODEL]"
     parser.description = (
         "Chats in the terminal with any OpenAI-compatible server, or with one that it starts and "

@@ -22,7 +22,7 @@ _GROUPS: Final = (HUB_GROUP, "network", "access", ENGINE_GROUP, "stored response
 
 
 def doctor(parser: CommandParser) -> Run:
-    """Adds the arguments to the parser, and returns what runs the command."""
+    """Adds the arguments to the parser, and returns the function that runs the command."""
     parser.usage = "%(prog)s [FLAG ...] [MODEL]"
     parser.description = (
         "Examines what a server with these flags and this environment would find: the "

@@ -17,7 +17,7 @@ from fastovms.server_config import RepositoryConfig
 
 
 def pull(parser: CommandParser) -> Run:
-    """Adds the arguments to the parser, and returns what runs the command."""
+    """Adds the arguments to the parser, and returns the function that runs the command."""
     parser.usage = "%(prog)s [FLAG ...] ORG/NAME ..."
     parser.description = (
         "Downloads models in OpenVINO's format from a Hugging Face hub. An interrupted "

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def run_batch(parser: CommandParser) -> Run:
-    """Adds the arguments to the parser, and returns what runs the command."""
+    """Adds the arguments to the parser, and returns the function that runs the command."""
     parser.usage = "%(prog)s [FLAG ...] IN OUT [MODEL]"
     parser.description = (
         "Answers the requests of a file, which has one JSON object a line as OpenAI's "

@@ -43,7 +43,7 @@ _READERS: Final = {"place": text, "to": text, "file": path}
 
 
 def state(parser: CommandParser) -> Run:
-    """Adds the arguments to the parser, and returns what runs the command."""
+    """Adds the arguments to the parser, and returns the function that runs the command."""
     parser.description = (
         "Works on the state in a directory, which no server may use at that time, or in a "
         "PostgreSQL database, which servers may use."

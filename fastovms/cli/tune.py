@@ -16,7 +16,7 @@ from fastovms.setting import text
 
 
 def tune(parser: CommandParser) -> Run:
-    """Adds the arguments to the parser, and returns what runs the command."""
+    """Adds the arguments to the parser, and returns the function that runs the command."""
     parser.usage = "%(prog)s [FLAG ...] MODEL"
     parser.description = (
         "Measures with which precisions, and with how many tokens a step, a model runs "

@@ -161,11 +161,12 @@ class Engine:
         new_seed: Callable[[], int] = lambda: secrets.randbits(64),
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Args:
-        num_blocks: the number of blocks of the model's cache; `max_model_len` tokens must fit.
-        extensions: the extensions of parts; None = none.
-        new_seed: returns seeds for requests without a seed.
-        clock: returns seconds, for measuring steps.
+        """
+        Args:
+            num_blocks: the number of blocks of the model's cache; `max_model_len` tokens must fit.
+            extensions: the extensions of parts; None = none.
+            new_seed: returns seeds for requests without a seed.
+            clock: returns seconds, for measuring steps.
         """
         assert max_model_len <= num_blocks * model.block_size
         self.blocks = BlockManager(

@@ -24,11 +24,12 @@ class CostCurve:
     """Measured seconds by size. Sizes are positive; similar sizes are combined into classes."""
 
     def __init__(self, *, starts_at_zero: bool, memory: int | None = None) -> None:
-        """Args:
-        starts_at_zero: whether size 0 costs nothing. If not, sizes below the smallest known one
-            cost as much as that one.
-        memory: the number of measurements of other sizes after which one is dropped; None =
-            never.
+        """
+        Args:
+            starts_at_zero: whether size 0 costs nothing. If not, sizes below the smallest known one
+                cost as much as that one.
+            memory: the number of measurements of other sizes after which one is dropped; None =
+                never.
         """
         self._starts_at_zero = starts_at_zero
         self._memory = memory

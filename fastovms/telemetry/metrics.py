@@ -200,8 +200,9 @@ class GenerationMetrics:
         *,
         has_kv_cache: bool = True,
     ) -> None:
-        """Args:
-        stats: returns the backend's statistics; called at every scrape until `end`.
+        """
+        Args:
+            stats: returns the backend's statistics; called at every scrape until `end`.
         """
         self.model_name = model_name
         self.has_kv_cache = has_kv_cache

@@ -73,10 +73,11 @@ class ChatTemplate:
         *,
         is_foreign: bool = False,
     ) -> None:
-        """Args:
-        forms: the message forms of the templates without and with tools.
-        tokens: the values of `bos_token` and other special tokens.
-        is_foreign: whether the template comes from a request.
+        """
+        Args:
+            forms: the message forms of the templates without and with tools.
+            tokens: the values of `bos_token` and other special tokens.
+            is_foreign: whether the template comes from a request.
         """
         self.source, self.tool_source = plain.source, with_tools.source
         self.budget = budget

@@ -529,8 +529,8 @@ class _StepAssembler(Assembler):
     def _multiply_chosen(
         self, mixture: Mixture, step: Step, source: Place, choice: Place, target: Place
     ) -> None:
-        """Multiplies the rows of pairs with the matrices of their experts. `source` has one row per
-        row of the step, or, as heads, one per pair."""
+        """Adds the product of the pairs of `choice` with their experts' matrices. `source` has one
+        row per token or, as heads, one row per pair."""
         num_experts, num_chosen = mixture.router.num_experts, mixture.router.num_chosen
         matrix = self._store.matrix([step])
         kind = matrix.kind

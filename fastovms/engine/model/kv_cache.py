@@ -137,9 +137,10 @@ class StateRows:
     def __init__(
         self, num_blocks: int, block_size: int, num_draft_rows: int, *, has_doubles: bool = False
     ) -> None:
-        """Args:
-        num_draft_rows: the maximum number of draft tokens of a step.
-        has_doubles: whether blocks have second rows.
+        """
+        Args:
+            num_draft_rows: the maximum number of draft tokens of a step.
+            has_doubles: whether blocks have second rows.
         """
         self.zero_row = num_blocks
         self.first_second_row = num_blocks + 1 + num_draft_rows

@@ -158,11 +158,11 @@ def _groups(model: ov.Model, types: Set[ov.Type]) -> Iterator[tuple[Node, int, i
 
 def _product_of(weights: Node, group: int, width: int) -> tuple[Node, int] | None:
     """Returns the product with the matrix in a node, and the number of weights that share a scale;
-    None = no product uses the node.
+    None = no product uses the node. Follows the nodes that decompress the weights.
 
     Args:
-        group: the number if the node's shape is not changed.
-        width: the number if it is.
+        group: the result's number, unless the weights are reshaped.
+        width: the result's number after a reshape.
     """
     for target in weights.output(0).get_target_inputs():
         node = target.get_node()

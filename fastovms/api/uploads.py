@@ -439,7 +439,7 @@ class Uploads:
         """
         content_type = request.headers.get("content-type") or ""
         if essence(content_type) != _FORM:
-            raise RequestError(f"a file comes as {_FORM}, not as {show(content_type)}")
+            raise RequestError(f"Content-Type must be {_FORM}, not {show(content_type)}")
         owner = request.sender
         if not self._places.may_take(owner):
             count = self._places.held(owner)

@@ -322,7 +322,7 @@ def _compile(
     if is_plain and choices[0] is first and not files.graph.has_states:
         kept = reading.result()
         if kept is not None and kept.layout is not None:
-            logger.info("the kernels of an earlier start compute the model")
+            logger.info("the model runs on the decode kernels stored by an earlier start")
             return first, files.compile_later(first, kept.layout)
     return files.compile(choices, single_rows_later=True)
 

@@ -328,13 +328,14 @@ class OriginCheck:
         if origin is None and site is None:
             return None
         if site == "cross-site" and essence(fields.get("content-type", "")) in FORM_TYPES:
-            return self._refuse(request, "a form of another site is not taken, only JSON is")
+            return self._refuse(
+                request,
+                "forms of other sites are not accepted: Content-Type must be application/json",
+            )
         if origin is None:
             if site in _OWN_SITES or self._policy.any_origin or _is_followed_link(request):
                 return None
-            return self._refuse(
-                request, "pages of other sites may not embed what this server answers"
-            )
+            return self._refuse(request, "pages of other sites may not embed this server's answers")
         if site == "same-origin" or self._policy.allows(origin) or self._is_own(request, origin):
             return None
         return self._refuse(

@@ -550,7 +550,7 @@ class Tables:
         all others."""
         if size > self._max_object:
             raise TooLarge(
-                f"the object has {size} bytes, more than all stored objects may have together "
+                f"the object has {size} bytes, more than the limit of all stored objects together "
                 f"({self._max_object})"
             )
 

@@ -164,7 +164,11 @@ def adapt(
         if is_added:
             turns.warn(place, f"has a call without a result; the model reads {NO_RESULT!r}")
         elif split and len(messages[index].get("tool_calls") or ()) > 1:
-            turns.warn(place, "is shown one call after the other, as the chat template takes one")
+            turns.warn(
+                place,
+                "is shown one call after the other, because the chat template supports one call "
+                "per turn",
+            )
         turns.add(message, place, is_last=index == last)
     return turns.finish(tools)
 

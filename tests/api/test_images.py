@@ -369,7 +369,7 @@ async def test_a_size_that_is_too_large_is_refused_with_the_time_of_a_step(start
     ("data", "files", "message"),
     [
         ({}, {}, "prompt is required"),
-        (None, {"image": None}, "a file comes as multipart/form-data"),
+        (None, {"image": None}, "Content-Type must be multipart/form-data"),
         (None, {"image": None, "mask": file_of(PICTURE)}, "image is required"),
         (None, {"image": b"no picture"}, "image must be an image in one of the formats"),
         (None, {"mask": b"no picture"}, "mask must be an image in one of the formats"),

@@ -178,7 +178,8 @@ def test_messages_that_a_template_cannot_show_have_a_warning():
     )
     assert text.count('{"name": "add"') == 2
     assert warnings == [
-        "messages[1] is shown one call after the other, as the chat template takes one"
+        "messages[1] is shown one call after the other, because the chat template supports one "
+        "call per turn"
     ]
     text = load("gptoss").render([USER, system], warnings=warnings)
     assert "<|start|>user<|message|>[system message]\nNow.<|end|>" in text

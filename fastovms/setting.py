@@ -420,7 +420,7 @@ def setting(
     Args:
         further: more flags for it.
         flag: the name of its flag, if it differs from the field's.
-        secret: whether the value is hidden where the section is shown.
+        secret: whether the value is hidden when the section is printed.
         options: further attributes of `SettingFlag`.
     """
     metadata = {FLAGS: (SettingFlag(kind, help, flag, **options), *further)}

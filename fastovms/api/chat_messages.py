@@ -73,9 +73,9 @@ def read_messages(
     Unknown fields are dropped. Media that the model cannot read are replaced by a note, except in
     the last message.
 
-    Raises InvalidField if the messages are missing, empty or of a wrong type, have parts of unknown
-    types, or the last message has media that the model cannot read, or if the id of a tool result
-    is not a call's id or is repeated.
+    Raises InvalidField if the messages are missing, empty or of a wrong type, or have parts of
+    unknown types. Also raises it if the last message has media that the model cannot read, or the
+    id of a tool result is repeated or not a call's.
 
     Args:
         images: collects the images of the messages; None = the model does not support images.

@@ -554,7 +554,7 @@ def fit_messages(
 
 def _starts(messages: Sequence[Message], first: int) -> list[int]:
     """Returns the indices at which the kept part of a chat may begin, in ascending order; the last
-    one gives the shortest chat."""
+    index yields the shortest chat."""
     users = [index for index in range(first, len(messages)) if messages[index]["role"] == "user"]
     others = [index for index in range(first, len(messages)) if messages[index]["role"] != "tool"]
     return [first, *[index for index in users or others if index > first]]

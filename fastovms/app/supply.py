@@ -170,8 +170,8 @@ class OneModelLoader:
     wait_until_left: Callable[[], None] = lambda: None
 
     async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
-        """Loads a model beside `num_loaded` others. Raises ConfigurationError if it cannot be
-        loaded."""
+        """Loads a model in addition to `num_loaded` others. Raises ConfigurationError if it cannot
+        be loaded."""
 
         def load() -> ServedModels:
             available = partial(self._available, num_loaded, weights_size(config))
@@ -273,8 +273,8 @@ class ModelSupply:
         check_models(self._configs)
 
     def load(self) -> ServedModels:
-        """Loads the initial models in a thread. Of models that are loaded on demand, only the
-        files' metadata is read. Raises ConfigurationError if a model cannot be loaded."""
+        """Loads the initial models in a thread. Only reads the files' metadata of models that are
+        loaded on demand. Raises ConfigurationError if a model cannot be loaded."""
         if self._configs is None:
             self.find()
         assert self._configs is not None

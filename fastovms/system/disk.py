@@ -285,8 +285,8 @@ class DiskCache:
 
     @contextmanager
     def exclusive(self, kind: str, key: str) -> Iterator[None]:
-        """Holds a lock on an entry's key across all threads and processes, for creating it. Those
-        who had to wait should call `find` again. If the lock file cannot be created, there is no
+        """Holds a lock on an entry's key across all threads and processes, for creating it. Callers
+        that had to wait should call `find` again. If the lock file cannot be created, there is no
         lock."""
         if self._root is None:
             yield

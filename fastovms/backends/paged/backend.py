@@ -258,7 +258,7 @@ class Grammars(ABC):
 
 
 class BackendParts(NamedTuple):
-    """The parts of a backend besides its model.
+    """The parts of a backend in addition to its model.
 
     Attributes:
         engine: the extensions of the engine.

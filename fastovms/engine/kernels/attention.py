@@ -485,7 +485,7 @@ def _clear(target, count, value):
 
 @_helper
 def _room(num, size, block_size):
-    """Returns memory for what `_attend_few` makes of `num` queries."""
+    """Returns scratch memory for `_attend_few` with `num` queries."""
     return np.empty(num * (2 * size + block_size + 3) + 2 * block_size, np.float32)
 
 
@@ -604,7 +604,7 @@ def _read_rows(at, header, row_bytes, first, count, size, bits, of_rows, target)
         at: the address of the block.
         header: the bytes before its first row.
         first: the index of the first row.
-        of_rows: whether each row has a scale of its own, if numbers have 8 bits.
+        of_rows: whether an 8-bit cache has a scale per row (values) instead of per column (keys).
     """
     for row in range(count):
         z = floats_at(target + 4 * row * size)
@@ -648,7 +648,8 @@ def _read_span(cache, blocks, position, count, heads, size, block_size, bits, of
 
 @_helper
 def _transpose_queries(queries, stride, num, group, size, factor, target, width):
-    """Writes queries times a factor, f32 [size, width], a column for each query, and zeros."""
+    """Writes the scaled queries to `target`, f32 [size, width]: one column per query, padded with
+    zeros."""
     for k in range(size):
         z = floats_at(target + 4 * k * width)
         for n in range(num):
@@ -660,8 +661,8 @@ def _transpose_queries(queries, stride, num, group, size, factor, target, width)
 
 @_helper
 def _hide(scores, stride, first, count, last, window, rows, group, value):
-    """Replaces the scores of keys that rows do not attend to. The keys are those from `first` on,
-    and row r attends to keys before `last` + r."""
+    """Replaces the scores of keys that a row does not attend to by `value`. The keys begin at
+    position `first`; row r attends to keys before `last` + r, within the window."""
     for t in range(count):
         s = floats_at(scores + 4 * t * stride)
         position = first + t
@@ -674,9 +675,9 @@ def _hide(scores, stride, first, count, last, window, rows, group, value):
 
 @_helper
 def _weigh(scores, stride, count, num, tops, totals, factors):
-    """Replaces scores, f32 [count, num], by softmax weights, which are not yet divided by their
-    sum, and updates the largest score and the sum of each query. `factors` gets what earlier sums
-    are multiplied with."""
+    """Replaces scores, f32 [count, num], by softmax weights that are not yet normalized, and
+    updates the largest score and the sum of weights of each query. Writes the factors by which
+    earlier sums must be rescaled to `factors`."""
     top, total, factor = floats_at(tops), floats_at(totals), floats_at(factors)
     for n in range(num):
         factor[n] = top[n]

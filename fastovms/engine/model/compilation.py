@@ -11,8 +11,8 @@ English the KL divergence from f32 was 0.0027 with groups of 128, and 0.0015 wit
 both. In bf16 without AMX, activations are 8-bit, too: otherwise prompts take 1.14 to 1.22 times as
 long (bench/results/performance.md, Quality).
 
-With AMX, large steps are fastest in bf16 without 8-bit activations, but small steps are not: the
-model is then compiled twice, for large and for small steps, over one KV cache, if the second copy
+With AMX, large steps are fastest in bf16 without 8-bit activations, but small steps are not. The
+model is then compiled twice, for large and for small steps, with one KV cache, if the second copy
 fits in a quarter of the free memory. Where AVX-512 computes bf16, two variants gain nothing: with
 models of 135M (int8) and 1.2B (int4) parameters on two cores of an EPYC, bf16 alone reached 1.00
 and 0.99 of the speed of both, and f32 alone 1.00 and 0.97.

@@ -17,7 +17,8 @@ from openvino import opset13 as ops
 from bench.random_models.nodes import dimension, index, parameter, real
 from bench.random_models.shapes import Shape
 from bench.random_models.weights import Node, QuantizedMatrix, WeightFormat
-from fastovms.gguf.layers import Experts, mixture, short_convolution
+from fastovms.gguf.layers import Experts, mixture
+from fastovms.gguf.recurrent import short_convolution
 
 BIAS_CHANNEL = 0
 """A channel that every embedding sets and no layer writes to. Through it the head, which has no

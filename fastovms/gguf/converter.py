@@ -14,14 +14,9 @@ from typing import Any, Final, NamedTuple
 import openvino as ov
 
 from fastovms.errors import ConfigurationError
+from fastovms.gguf.hyperparameters import Hyperparameters, read_hyperparameters
 from fastovms.gguf.model_directory import NOT_WRITTEN, REFUSED
-from fastovms.gguf.reader import (
-    GgufFile,
-    Hyperparameters,
-    Metadata,
-    read_gguf,
-    read_hyperparameters,
-)
+from fastovms.gguf.reader import GgufFile, Metadata, read_gguf
 from fastovms.gguf.tokenizer import TokenizerFields, make_tokenizer_json
 from fastovms.params import SamplingFields
 from fastovms.request_fields import rows_by_name

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -14,378 +12,26 @@ from openvino.op import util
 from openvino.utils.node_factory import NodeFactory
 
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.layers import Experts, mixture, short_convolution
-from fastovms.gguf.reader import (
-    BF16,
-    F16,
-    ExpertSettings,
-    GgufFile,
-    Hyperparameters,
-    NumberGroups,
-    RopeSettings,
-    TensorInfo,
-    TensorType,
+from fastovms.gguf.hyperparameters import ExpertSettings, Hyperparameters, RecurrentSettings
+from fastovms.gguf.layers import Experts, mixture
+from fastovms.gguf.nodes import Node, constant, dimension, index, number
+from fastovms.gguf.positions import (
+    CosSin,
+    build_masks,
+    cos_sin,
+    rotate,
+    rotation_of,
+    rotation_of_windows,
 )
-
-Node = Any
-"""An `openvino.Node`; the package's annotations are too loose for strict checking."""
-
-_BLOCKS_AT_ONCE: Final = 2**15
-"""The number of blocks that are unpacked at a time; it bounds the memory for unpacking."""
-
-_FLOATS: Final = {"F32": ov.Type.f32, "F16": ov.Type.f16, "BF16": ov.Type.bf16}
-_INTEGERS: Final = {
-    (4, "int8"): ov.Type.i4,
-    (4, "uint8"): ov.Type.u4,
-    (8, "int8"): ov.Type.i8,
-    (8, "uint8"): ov.Type.u8,
-}
-"""OpenVINO's integer types, by the number of bits and the dtype of `NumberGroups.integers`."""
-
-
-class Weights:
-    """The tensors of a file as nodes of a graph. Records which tensors have been used. In a trial,
-    the shapes of matrices are checked, but their data is not read: their nodes are parameters.
-
-    OpenVINO's CPU plugin computes with compressed weights if a graph has them as
-    `(Convert(integers) - zero_points) * scales`. Scales and zero points are f32: the plugin
-    converts them to f32 anyway, and f16 would round the scales of k-quants, which are products.
-    """
-
-    def __init__(self, file: GgufFile, *, is_trial: bool = False) -> None:
-        self._file = file
-        self._is_trial = is_trial
-        self._used: set[str] = set()
-        self._nodes: dict[str, Node] = {}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._file.tensors
-
-    def unused(self) -> list[str]:
-        """Returns the names of tensors that were not used."""
-        return sorted(self._file.tensors.keys() - self._used)
-
-    def shape(self, name: str, num_axes: int = 2) -> tuple[int, ...]:
-        """Returns the shape of a tensor with `num_axes` axes. Raises ConfigurationError if the
-        tensor is missing or has another number of axes."""
-        info = self._file.tensors.get(name)
-        if info is None:
-            raise ConfigurationError(f"the tensor {name} is missing")
-        if len(info.shape) != num_axes:
-            raise ConfigurationError(
-                f"the tensor {name} must have {num_axes} dimensions, not {len(info.shape)}"
-            )
-        return info.shape
-
-    def floats(self, name: str, *shape: int) -> NDArray[np.float32]:
-        """Returns the values of a small tensor: a norm, a bias or frequencies. Raises
-        ConfigurationError if the tensor is missing, has another shape, or is quantized."""
-        info = self._info(name, shape)
-        if info.type.bits:
-            raise ConfigurationError(
-                f"the tensor {name} must have floating-point numbers, not {info.type.name}"
-            )
-        rows = self._file.read_rows(name)
-        if info.type is BF16:
-            values = (rows.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-        else:
-            values = rows.view(np.float16 if info.type is F16 else np.float32)
-        return values.astype(np.float32).reshape(shape)
-
-    def matrix(self, name: str, *shape: int, order: NDArray[np.int64] | None = None) -> Node:
-        """Returns a node with the f32 values of a matrix, [rows, columns], or of all experts'
-        matrices, [experts, rows, columns]. Repeated calls return the same node. Raises
-        ConfigurationError if the tensor is missing or has another shape.
-
-        Args:
-            order: the indices of the file's rows in the order to return; None = as in the file.
-        """
-        if name not in self._nodes:
-            info = self._info(name, shape)
-            if self._is_trial:
-                self._nodes[name] = opset13.parameter(shape, np.float32)
-            else:
-                rows = self._file.read_rows(name)
-                rows = rows if order is None else rows[order]
-                self._nodes[name] = _matrix(rows, info.shape, info.type, name)
-        return self._nodes[name]
-
-    def _info(self, name: str, shape: tuple[int, ...]) -> TensorInfo:
-        info = self._file.tensors.get(name)
-        if info is None:
-            raise ConfigurationError(f"the tensor {name} is missing")
-        if info.shape != shape:
-            raise ConfigurationError(
-                f"the tensor {name} must have the shape {list(shape)}, not {list(info.shape)}"
-            )
-        self._used.add(name)
-        return info
-
-
-def constant(values: NDArray[Any]) -> Node:
-    """Returns a constant node with the shape, type and values of an array."""
-    return opset13.constant(values)
-
-
-def _matrix(rows: NDArray[np.uint8], shape: tuple[int, ...], kind: TensorType, name: str) -> Node:
-    if kind.unpack is not None:
-        return _compressed(rows, shape, kind, kind.unpack, name)
-    node = _constant(np.ascontiguousarray(rows), shape, _FLOATS[kind.name], name)
-    return node if kind.name == "F32" else opset13.convert(node, "f32")
-
-
-def _compressed(
-    rows: NDArray[np.uint8],
-    shape: tuple[int, ...],
-    kind: TensorType,
-    unpack: Callable[[NDArray[np.uint8]], NumberGroups],
-    name: str,
-) -> Node:
-    """Returns a matrix as 4-bit or 8-bit integers, with one scale per group."""
-    integers, scales, zero_points = [], [], []
-    blocks = rows.reshape(-1, kind.block_bytes)
-    for start in range(0, len(blocks), _BLOCKS_AT_ONCE):
-        groups = unpack(np.ascontiguousarray(blocks[start : start + _BLOCKS_AT_ONCE]))
-        integers.append(_packed(groups.integers, kind.bits))
-        scales.append(groups.scales.reshape(-1))
-        if groups.zero_points is not None:
-            zero_points.append(groups.zero_points.reshape(-1))
-    element_type = _INTEGERS[kind.bits, str(groups.integers.dtype)]
-    size = groups.integers.shape[-1]
-    one_each = (*shape[:-1], shape[-1] // size, 1)
-    values = _constant(np.concatenate(integers), (*one_each[:-1], size), element_type, name)
-    node = opset13.convert(values, "f32")
-    if zero_points:
-        node = opset13.subtract(node, constant(np.concatenate(zero_points).reshape(one_each)))
-    node = opset13.multiply(node, constant(np.concatenate(scales).reshape(one_each)))
-    return opset13.reshape(node, constant(np.array(shape, np.int64)), False)
-
-
-def _packed(integers: NDArray[np.uint8] | NDArray[np.int8], bits: int) -> NDArray[np.uint8]:
-    """Returns 8-bit integers unchanged, and 4-bit integers two per byte, the first in the lower
-    half."""
-    values = integers.reshape(-1).view(np.uint8)
-    if bits == 8:
-        return values
-    pairs = values.view("<u2")
-    return (pairs & np.uint16(0x0F) | pairs >> np.uint16(4) & np.uint16(0xF0)).astype(np.uint8)
-
-
-def _constant(data: NDArray[Any], shape: tuple[int, ...], element_type: ov.Type, name: str) -> Node:
-    node = ov.op.Constant(ov.Tensor(data, ov.Shape(shape), element_type), shared_memory=False)
-    node.set_friendly_name(name)
-    return node
-
-
-Periods = NDArray[np.float32]
-
-_FREQUENCY_FACTORS: Final = "rope_freqs.weight"
-_LONG_FACTORS: Final = "rope_factors_long.weight"
-_SHORT_FACTORS: Final = "rope_factors_short.weight"
-
-
-class Rotation(NamedTuple):
-    """The angles of rotary position embedding (RoPE): a position divided by `periods`.
-
-    Attributes:
-        periods: the number of positions for an angle of 1, for each pair of dimensions.
-        long_periods: the periods of sequences longer than `original_context`, or None.
-        magnitude: the factor of cosines and sines.
-    """
-
-    periods: Periods
-    long_periods: Periods | None
-    original_context: int
-    magnitude: float
-
-
-class CosSin(NamedTuple):
-    """Cosines and sines, nodes [batch, 1, tokens, rotated dimensions]."""
-
-    cos: Node
-    sin: Node
-
-
-def rotation_of(parameters: Hyperparameters, weights: Weights) -> Rotation:
-    """Returns the RoPE parameters of the layers without a sliding window. Raises ConfigurationError
-    if tensors with frequency factors are missing or have another shape. Computes in f64, as
-    llama.cpp does (`ggml_rope_ext`)."""
-    rope = parameters.rope
-    size = rope.num_dimensions // 2
-    periods = _unscaled(rope.base, rope.num_dimensions)
-    if rope.scaling == "longrope" or _LONG_FACTORS in weights:
-        short = periods * rope.factor * weights.floats(_SHORT_FACTORS, size)
-        long = periods * rope.factor * weights.floats(_LONG_FACTORS, size)
-        is_used = parameters.context_length > rope.original_context
-        return Rotation(
-            short.astype(np.float32),
-            long.astype(np.float32) if is_used else None,
-            rope.original_context,
-            rope.attention_factor,
-        )
-    magnitude = rope.attention_factor
-    if _FREQUENCY_FACTORS in weights:
-        periods = periods * weights.floats(_FREQUENCY_FACTORS, size)
-    if rope.scaling == "linear":
-        periods = periods * rope.factor
-    elif rope.scaling == "yarn":
-        mix = _yarn_mix(rope)
-        periods = 1 / ((1 - mix) / (periods * rope.factor) + mix / periods)
-        if rope.extrapolation:
-            magnitude *= 1 + 0.1 * math.log(rope.factor)
-    return Rotation(periods.astype(np.float32), None, rope.original_context, magnitude)
-
-
-def rotation_of_windows(parameters: Hyperparameters) -> Rotation | None:
-    """Returns the RoPE parameters of layers with a sliding window; None = as in the other
-    layers."""
-    if parameters.window_rope_base is None:
-        return None
-    periods = _unscaled(parameters.window_rope_base, parameters.rope.num_dimensions)
-    return Rotation(periods.astype(np.float32), None, parameters.context_length, 1.0)
-
-
-def _unscaled(base: float, num_dimensions: int) -> NDArray[np.float64]:
-    return np.asarray(base ** (np.arange(0, num_dimensions, 2, dtype=np.float64) / num_dimensions))
-
-
-def _yarn_mix(rope: RopeSettings) -> NDArray[np.float64]:
-    """Returns the weight of the unscaled frequency in each pair of dimensions, 0 to 1."""
-
-    def dimension(num_rotations: float) -> float:
-        """Returns the dimension whose frequency makes this number of rotations in the original
-        context."""
-        period = rope.original_context / (num_rotations * 2 * math.pi)
-        return rope.num_dimensions * math.log(period) / (2 * math.log(rope.base))
-
-    low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
-    if rope.rounds_yarn:
-        low, high = math.floor(low), math.ceil(high)
-    low, high = max(0.0, low), min(rope.num_dimensions - 1.0, high)
-    pairs = np.arange(rope.num_dimensions // 2, dtype=np.float64)
-    ramp = np.clip((pairs - low) / max(0.001, high - low), 0, 1)
-    return np.asarray((1 - ramp) * rope.extrapolation)
-
-
-def cos_sin(rotation: Rotation, position_ids: Node) -> CosSin:
-    """Returns cosines and sines of `position_ids` [batch, tokens] with each pair's value twice.
-
-    If there are long periods, they are used when the highest position is beyond the original
-    context, as in optimum-intel's exports.
-    """
-    frequencies = constant((1 / rotation.periods.astype(np.float64)).astype(np.float32))
-    if rotation.long_periods is not None:
-        frequencies = _by_length(rotation, rotation.long_periods, position_ids)
-    column = opset13.unsqueeze(frequencies, constant(np.array([0, 2])))
-    row = opset13.convert(opset13.unsqueeze(position_ids, constant(np.array(1))), "f32")
-    angles = opset13.matmul(column, row, False, False)
-    angles = opset13.transpose(angles, constant(np.array([0, 2, 1])))
-    angles = opset13.concat([angles, angles], -1)
-    return CosSin(_scaled(opset13.cos(angles), rotation), _scaled(opset13.sin(angles), rotation))
-
-
-def _by_length(rotation: Rotation, long_periods: Periods, position_ids: Node) -> Node:
-    last = opset13.reduce_max(position_ids, constant(np.array([0, 1])), False)
-    length = opset13.add(last, constant(np.array(1)))
-    is_long = opset13.greater(length, constant(np.array(rotation.original_context)))
-    periods = opset13.select(is_long, constant(long_periods), constant(rotation.periods))
-    return opset13.power(periods, constant(np.array([-1], np.float32)))
-
-
-def _scaled(values: Node, rotation: Rotation) -> Node:
-    if rotation.magnitude != 1:
-        values = opset13.multiply(values, constant(np.full((1, 1, 1), rotation.magnitude, "f")))
-    return opset13.unsqueeze(values, constant(np.array(1)))
-
-
-def rotate(heads: Node, num_dimensions: int, head_size: int, angles: CosSin) -> Node:
-    """Returns `heads` [batch, heads, tokens, head_size] with the first dimensions rotated."""
-    if num_dimensions == head_size:
-        return _rotate(heads, num_dimensions, angles)
-    sizes = constant(np.array([num_dimensions, head_size - num_dimensions]))
-    parts = opset13.variadic_split(heads, constant(np.array(-1)), sizes)
-    return opset13.concat([_rotate(parts.output(0), num_dimensions, angles), parts.output(1)], -1)
-
-
-def _rotate(heads: Any, num_dimensions: int, angles: CosSin) -> Node:
-    half = num_dimensions // 2
-    step, axis = constant(np.array([1])), constant(np.array([3]))
-    start, middle, end = (constant(np.array([n])) for n in (0, half, num_dimensions))
-    first = opset13.slice(heads, start, middle, step, axis)
-    second = opset13.slice(heads, middle, end, step, axis)
-    negated = opset13.multiply(second, constant(np.array(-1, np.float32)))
-    turned = opset13.concat([negated, first], -1)
-    return opset13.add(opset13.multiply(heads, angles.cos), opset13.multiply(turned, angles.sin))
-
-
-class Masks(NamedTuple):
-    """Attention masks, nodes [batch, 1, tokens, past tokens + tokens], to be added to scores. The
-    windowed mask has the pattern of gpt-oss's exports, which OpenVINO's paged attention recognizes;
-    it treats any other mask as full attention.
-
-    Attributes:
-        windowed: None if no layer has a window.
-    """
-
-    causal: Node
-    windowed: Node | None
-
-
-def build_masks(input_ids: Node, attention_mask: Node, window: int) -> Masks:
-    """Returns the attention masks.
-
-    Args:
-        input_ids: [batch, tokens].
-        attention_mask: [batch, past tokens + tokens], 0 where a token is masked.
-        window: the size of the sliding window in tokens; 0 = no window.
-    """
-    total = _length(attention_mask)
-    past = opset13.subtract(total, _length(input_ids))
-    one, zero = constant(np.array(1)), constant(np.array(0))
-    queries = opset13.unsqueeze(
-        opset13.range(past, total, one, "i64"), constant(np.array([0, 1, 3]))
-    )
-    keys = opset13.unsqueeze(opset13.range(zero, total, one, "i64"), constant(np.array([0, 1, 2])))
-    is_before = opset13.less_equal(keys, queries)
-    is_given = opset13.unsqueeze(
-        opset13.convert(attention_mask, "boolean"), constant(np.array([1, 2]))
-    )
-    causal = _as_scores(opset13.bitwise_and(is_before, is_given))
-    if not window:
-        return Masks(causal, None)
-    anything = constant(np.array(True))
-    oldest = opset13.add(queries, constant(np.array(-window)))
-    is_near = opset13.bitwise_and(anything, opset13.greater(keys, oldest))
-    is_seen = opset13.bitwise_and(is_near, is_before)
-    is_seen = opset13.bitwise_and(opset13.bitwise_and(anything, is_seen), is_given)
-    shape = opset13.concat(
-        [
-            _dimension(input_ids, 0),
-            constant(np.array([1])),
-            _dimension(input_ids, 1),
-            _dimension(attention_mask, 1),
-        ],
-        0,
-    )
-    scores = _as_scores(opset13.broadcast(is_seen, shape))
-    bounds = [np.array([0]), None, np.array([1]), np.array([3])]
-    whole = [_dimension(attention_mask, 1) if each is None else constant(each) for each in bounds]
-    return Masks(causal, opset13.slice(scores, *whole))
-
-
-def _as_scores(is_seen: Node) -> Node:
-    hidden = constant(np.array(np.finfo(np.float16).min, np.float32))
-    return opset13.select(is_seen, constant(np.array(0, np.float32)), hidden)
-
-
-def _dimension(node: Node, axis: int) -> Node:
-    shape = opset13.shape_of(node)
-    return opset13.gather(shape, constant(np.array([axis])), constant(np.array(0)))
-
-
-def _length(node: Node) -> Node:
-    return opset13.squeeze(_dimension(node, 1), constant(np.array(0)))
-
+from fastovms.gguf.reader import GgufFile
+from fastovms.gguf.recurrent import (
+    Stored,
+    causal_convolution,
+    gated_delta,
+    selective_scan,
+    short_convolution,
+)
+from fastovms.gguf.weights import Order, Weights
 
 _INPUTS: Final = {"input_ids": 2, "attention_mask": 2, "position_ids": 2, "beam_idx": 1}
 """The names of the inputs, in the order of exports, and their ranks."""
@@ -402,7 +48,12 @@ def build_decoder(file: GgufFile, parameters: Hyperparameters) -> ov.Model:
     architecture."""
     weights = Weights(file, is_trial=True)
     _DecoderBuilder(weights, parameters).build()
-    unused = [name for name in weights.unused() if not name.endswith(_NEEDLESS)]
+    drafts = tuple(f"blk.{parameters.num_layers + n}." for n in range(parameters.num_draft_layers))
+    unused = [
+        name
+        for name in weights.unused()
+        if not name.endswith(_NEEDLESS) and not name.startswith(drafts)
+    ]
     if unused:
         more = f" and {len(unused) - 1} more" if len(unused) > 1 else ""
         raise ConfigurationError(
@@ -428,22 +79,28 @@ class _DecoderBuilder:
         self._p = parameters
         self._architecture = parameters.architecture
         self._sinks: list[Node] = []
-        self._inputs = {name: _parameter(name, rank) for name, rank in _INPUTS.items()}
+        self._inputs = {
+            name: _parameter(name, rank)
+            for name, rank in _INPUTS.items()
+            if parameters.rotates or name != "position_ids"
+        }
         self._beams = self._inputs["beam_idx"]
-        self._batch = _dimension(self._inputs["input_ids"], 0)
+        self._batch = dimension(self._inputs["input_ids"], 0)
 
     def build(self) -> tuple[Node, list[Node], list[Node]]:
         """Returns the logits, the nodes that store states (KV cache), and the inputs."""
         p, inputs = self._p, self._inputs
         embeddings = self._embeddings()
         masks = build_masks(inputs["input_ids"], inputs["attention_mask"], p.window)
-        positions = inputs["position_ids"]
-        angles = cos_sin(rotation_of(p, self._weights), positions)
-        of_windows = rotation_of_windows(p) if masks.windowed is not None else None
-        window_angles = angles if of_windows is None else cos_sin(of_windows, positions)
+        angles = window_angles = None
+        if p.rotates:
+            positions = inputs["position_ids"]
+            angles = window_angles = cos_sin(rotation_of(p, self._weights), positions)
+            of_windows = rotation_of_windows(p) if masks.windowed is not None else None
+            if of_windows is not None:
+                window_angles = cos_sin(of_windows, positions)
         hidden = opset13.gather(embeddings, inputs["input_ids"], constant(np.array(0)))
-        if self._architecture.scales_embeddings:
-            hidden = opset13.multiply(hidden, _number(p.hidden_size**0.5))
+        hidden = _scaled(hidden, p.scales.embeddings)
         for layer, has_window in enumerate(p.windowed_layers):
             mask = masks.windowed if has_window else masks.causal
             hidden = self._layer(layer, hidden, mask, window_angles if has_window else angles)
@@ -466,56 +123,189 @@ class _DecoderBuilder:
         if "output.weight" in self._weights:
             matrix = self._weights.matrix("output.weight", self._num_tokens, self._p.hidden_size)
         logits = self._biased(_times(hidden, matrix), "output", self._num_tokens)
+        logits = _scaled(logits, 1 / self._p.scales.logits)
         if self._p.final_soft_cap:
-            cap = _number(self._p.final_soft_cap)
+            cap = number(self._p.final_soft_cap)
             logits = opset13.multiply(opset13.tanh(opset13.divide(logits, cap)), cap)
         return logits
 
-    def _layer(self, layer: int, hidden: Node, mask: Node, angles: CosSin) -> Node:
-        size, prefix = self._p.hidden_size, f"blk.{layer}"
+    def _layer(self, layer: int, hidden: Node, mask: Node, angles: CosSin | None) -> Node:
+        size, prefix, p = self._p.hidden_size, f"blk.{layer}", self._p
         normed = self._norm(hidden, f"{prefix}.attn_norm", size)
-        if self._p.convolved_layers[layer]:
-            output = self._convolution(layer, prefix, normed)
+        if p.recurrent is not None and p.recurrent_layers[layer]:
+            output = self._recurrent(layer, prefix, normed, p.recurrent)
         else:
             output = self._attention(layer, prefix, normed, mask, angles)
         if self._architecture.norms_outputs:
             output = self._norm(output, f"{prefix}.post_attention_norm", size)
-        hidden = opset13.add(hidden, output)
+        hidden = opset13.add(hidden, _scaled(output, p.scales.results))
         normed = self._norm(hidden, f"{prefix}.{self._architecture.mlp_norm}", size)
-        output = (
-            self._mlp(prefix, normed)
-            if self._p.experts is None
-            else (self._mixture(prefix, normed, self._p.experts))
-        )
+        if p.experts is None or layer < p.experts.num_dense_layers:
+            output = self._mlp(prefix, normed)
+        else:
+            output = self._mixture(prefix, normed, p.experts)
         if self._architecture.norms_outputs:
             output = self._norm(output, f"{prefix}.post_ffw_norm", size)
-        return opset13.add(hidden, output)
+        return opset13.add(hidden, _scaled(output, p.scales.results))
 
-    def _convolution(self, layer: int, prefix: str, hidden: Node) -> Node:
-        size, num_columns = self._p.hidden_size, self._p.conv_columns
+    def _recurrent(
+        self, layer: int, prefix: str, hidden: Node, settings: RecurrentSettings
+    ) -> Node:
+        which = sum(self._p.recurrent_layers[:layer])
+        if self._architecture.recurrence == "convolution":
+            return self._convolution(which, prefix, hidden, settings.num_columns)
+        if self._architecture.recurrence == "delta":
+            return self._gated_delta(which, prefix, hidden, settings)
+        return self._scan(which, prefix, hidden, settings)
+
+    def _convolution(self, which: int, prefix: str, hidden: Node, num_columns: int) -> Node:
+        size = self._p.hidden_size
         joined = self._linear(hidden, f"{prefix}.shortconv.in_proj", 3 * size, size)
         factors = self._weights.floats(f"{prefix}.shortconv.conv.weight", size, num_columns)
-        number = sum(self._p.convolved_layers[:layer])
-        mixed, sink = short_convolution(joined, factors, self._beams, number)
-        self._sinks.append(sink)
-        mixed = opset13.transpose(mixed, constant(np.array([0, 2, 1])))
+        mixed = self._kept(short_convolution(joined, factors, self._beams, which))
+        mixed = opset13.transpose(mixed, index([0, 2, 1]))
         return self._linear(mixed, f"{prefix}.shortconv.out_proj", size, size)
 
-    def _attention(self, layer: int, prefix: str, hidden: Node, mask: Node, angles: CosSin) -> Node:
-        p = self._p
-        projected = self._projections(prefix, hidden)
-        queries = self._split_heads(projected.queries, p.num_heads)
-        keys = self._split_heads(projected.keys, p.num_kv_heads)
-        values = self._split_heads(projected.values, p.num_kv_heads)
+    def _gated_delta(
+        self, which: int, prefix: str, hidden: Node, settings: RecurrentSettings
+    ) -> Node:
+        size, num_heads, width = self._p.hidden_size, settings.num_heads, settings.value_size
+        num_keys = 2 * settings.num_groups * settings.state_size
+        rows = _head_order(settings) if self._architecture.tiles_heads else np.arange(num_heads)
+        value_rows = (rows[:, None] * width + np.arange(width)).reshape(-1)
+        key_rows = np.concatenate([np.arange(num_keys), num_keys + value_rows])
+        num_rows = num_keys + num_heads * width
+        if f"{prefix}.ssm_in.weight" in self._weights:
+            key_rows, value_rows = _joint_orders(settings)
+            num_all = num_rows + num_heads * width
+            joined = self._linear(hidden, f"{prefix}.ssm_in", num_all, size, key_rows)
+            gate = self._linear(hidden, f"{prefix}.ssm_in", num_all, size, value_rows)
+        else:
+            joined = self._linear(hidden, f"{prefix}.attn_qkv", num_rows, size, key_rows)
+            gate = self._linear(hidden, f"{prefix}.attn_gate", num_heads * width, size, value_rows)
+        if self._architecture.tiles_heads:
+            shares = self._linear(hidden, f"{prefix}.ssm_beta", num_heads, size, rows)
+            steps = self._linear(hidden, f"{prefix}.ssm_alpha", num_heads, size, rows)
+        else:
+            of_group = np.arange(2 * num_heads).reshape(settings.num_groups, 2, -1)
+            shares, steps = (
+                self._linear(
+                    hidden, f"{prefix}.ssm_ba", 2 * num_heads, size, of_group[:, n].reshape(-1)
+                )
+                for n in range(2)
+            )
+        biases = self._weights.floats(f"{prefix}.ssm_dt.bias", num_heads)[rows]
+        rates = self._weights.floats(f"{prefix}.ssm_a", num_heads)[rows]
+        steps = opset13.softplus(opset13.add(steps, constant(biases.reshape(1, 1, -1))))
+        gates = opset13.multiply(steps, constant(rates.reshape(1, 1, -1)))
+        shape = num_rows, settings.num_columns
+        factors = self._weights.floats(f"{prefix}.ssm_conv1d.weight", *shape)
+        if self._architecture.tiles_heads:
+            factors = factors[key_rows]
+        joined = self._convolved(joined, factors, which)
+        values = self._kept(
+            gated_delta(
+                joined,
+                gates,
+                opset13.sigmoid(shares),
+                settings,
+                self._p.norm_epsilon,
+                self._beams,
+                which,
+            )
+        )
+        # Rows of heads, because the transformation gets the number of heads wrong.
+        by_head = index([-1, width])
+        values = self._norm(opset13.reshape(values, by_head, False), f"{prefix}.ssm_norm", width)
+        gate = opset13.reshape(gate, index([0, 0, num_heads, width]), True)
+        gated = opset13.multiply(values, opset13.swish(opset13.reshape(gate, by_head, False)))
+        gated = opset13.reshape(gated, opset13.shape_of(gate), False)
+        merged = opset13.reshape(gated, index([0, 0, num_heads * width]), True)
+        columns = rows if self._architecture.tiles_heads else None
+        out = self._weights.matrix(
+            f"{prefix}.ssm_out.weight", size, num_heads * width, columns=columns
+        )
+        return _times(merged, out)
+
+    def _scan(self, which: int, prefix: str, hidden: Node, settings: RecurrentSettings) -> Node:
+        size, num_heads = self._p.hidden_size, settings.num_heads
+        inner = num_heads * settings.value_size
+        num_joined = inner + 2 * settings.num_groups * settings.state_size
+        parts = index([inner, num_joined, num_heads])
+        whole = self._linear(hidden, f"{prefix}.ssm_in", inner + num_joined + num_heads, size)
+        gate, joined, steps = opset13.variadic_split(whole, index(-1), parts).outputs()
+        floats = self._weights.floats
+        factors = floats(f"{prefix}.ssm_conv1d.weight", num_joined, settings.num_columns)
+        joined = self._convolved(
+            joined, factors, which, floats(f"{prefix}.ssm_conv1d.bias", num_joined)
+        )
+        biases = floats(f"{prefix}.ssm_dt.bias", num_heads)
+        steps = opset13.softplus(opset13.add(steps, constant(biases.reshape(1, 1, -1))))
+        rates = floats(f"{prefix}.ssm_a", num_heads, 1).reshape(-1)
+        values = self._kept(selective_scan(rates, steps, joined, settings, self._beams, which))
+        values = opset13.reshape(values, index([0, 0, inner]), True)
+        sizes = index([inner, num_joined - inner])
+        given = opset13.variadic_split(joined, index(-1), sizes).output(0)
+        skipped = floats(f"{prefix}.ssm_d", num_heads, 1).repeat(settings.value_size)
+        values = opset13.add(values, opset13.multiply(given, constant(skipped.reshape(1, 1, -1))))
+        gated = opset13.multiply(values, opset13.swish(gate))
+        groups = settings.num_groups, inner // settings.num_groups
+        gains = floats(f"{prefix}.ssm_norm.weight", *groups)
+        if settings.num_groups > 1:
+            gated = _root_normed(
+                opset13.reshape(gated, index([0, 0, *groups]), True), self._p.norm_epsilon
+            )
+            gated = opset13.reshape(gated, index([0, 0, inner]), True)
+        else:
+            gated = _root_normed(gated, self._p.norm_epsilon)
+        gated = opset13.multiply(gated, constant(gains.reshape(-1)))
+        return self._linear(gated, f"{prefix}.ssm_out", size, inner)
+
+    def _convolved(
+        self,
+        rows: Node,
+        factors: NDArray[np.float32],
+        which: int,
+        biases: NDArray[np.float32] | None = None,
+    ) -> Node:
+        """Returns the activations of what a convolution returns, [batch, tokens, size]."""
+        columns = opset13.transpose(rows, index([0, 2, 1]))
+        columns = self._kept(causal_convolution(columns, factors, self._beams, which))
+        rows = opset13.transpose(columns, index([0, 2, 1]))
+        if biases is not None:
+            rows = opset13.add(rows, constant(biases.reshape(1, 1, -1)))
+        return opset13.swish(rows)
+
+    def _kept(self, stored: Stored) -> Node:
+        self._sinks.append(stored.sink)
+        return stored.values
+
+    def _attention(
+        self, layer: int, prefix: str, hidden: Node, mask: Node, angles: CosSin | None
+    ) -> Node:
+        p, gates = self._p, None
+        queries, keys, values = self._projections(prefix, hidden)
+        if self._architecture.norms_projections:
+            queries = self._norm(queries, f"{prefix}.attn_q_norm", p.num_heads * p.head_size)
+            keys = self._norm(keys, f"{prefix}.attn_k_norm", p.num_kv_heads * p.head_size)
+        if self._architecture.gates_attention:
+            both = opset13.reshape(queries, index([0, 0, p.num_heads, 2 * p.head_size]), True)
+            sizes = index([p.head_size, p.head_size])
+            queries, gates = opset13.variadic_split(both, index(-1), sizes).outputs()
+        queries = self._split_heads(queries, p.num_heads)
+        keys = self._split_heads(keys, p.num_kv_heads)
+        values = self._split_heads(values, p.num_kv_heads)
         if self._architecture.norms_heads:
             queries = self._norm(queries, f"{prefix}.attn_q_norm", p.head_size)
             keys = self._norm(keys, f"{prefix}.attn_k_norm", p.head_size)
-        num_rotated = p.rope.num_dimensions
-        queries = rotate(_transposed(queries), num_rotated, p.head_size, angles)
-        keys = rotate(_transposed(keys), num_rotated, p.head_size, angles)
+        queries, keys = _transposed(queries), _transposed(keys)
+        if angles is not None:
+            num_rotated = p.rope.num_dimensions
+            queries = rotate(queries, num_rotated, p.head_size, angles)
+            keys = rotate(keys, num_rotated, p.head_size, angles)
         keys = self._with_past(f"past_key_values.{layer}.key", keys)
         values = self._with_past(f"past_key_values.{layer}.value", _transposed(values))
-        inputs = [queries, keys, values, mask, _number(p.score_scale)]
+        inputs = [queries, keys, values, mask, number(p.scales.scores)]
         if self._architecture.has_sinks:
             sinks = self._weights.floats(f"{prefix}.attn_sinks.weight", p.num_heads)
             inputs.append(constant(sinks.reshape(1, -1, 1, 1)))
@@ -525,6 +315,9 @@ class _DecoderBuilder:
         )
         width = p.num_heads * p.head_size
         merged = opset13.reshape(_transposed(attended), constant(np.array([0, 0, width])), True)
+        if gates is not None:
+            gates = opset13.reshape(gates, index([0, 0, width]), True)
+            merged = opset13.multiply(merged, opset13.sigmoid(gates))
         return self._linear(merged, f"{prefix}.attn_output", p.hidden_size, width)
 
     def _projections(self, prefix: str, hidden: Node) -> _Projected:
@@ -537,7 +330,11 @@ class _DecoderBuilder:
             return _Projected(*parts.outputs())
         return _Projected(
             self._linear(
-                hidden, f"{prefix}.attn_q", width, p.hidden_size, self._row_order(p.num_heads)
+                hidden,
+                f"{prefix}.attn_q",
+                width * (2 if self._architecture.gates_attention else 1),
+                p.hidden_size,
+                self._row_order(p.num_heads),
             ),
             self._linear(
                 hidden, f"{prefix}.attn_k", kv_width, p.hidden_size, self._row_order(p.num_kv_heads)
@@ -545,44 +342,68 @@ class _DecoderBuilder:
             self._linear(hidden, f"{prefix}.attn_v", kv_width, p.hidden_size),
         )
 
-    def _row_order(self, num_heads: int) -> NDArray[np.int64] | None:
+    def _row_order(self, num_heads: int) -> Order | None:
         """Returns the order of the file's rows in which the two dimensions of a rotated pair are
         half a head apart; None = the file already has this order."""
-        if not self._architecture.interleaves_rotations:
+        if not self._architecture.interleaves_rotations or not self._p.rotates:
             return None
         rows = np.arange(num_heads * self._p.head_size)
         return rows.reshape(num_heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
-    def _mlp(self, prefix: str, hidden: Node) -> Node:
+    def _mlp(self, prefix: str, hidden: Node, ending: str = "") -> Node:
         size = self._p.hidden_size
-        inner = self._weights.shape(f"{prefix}.ffn_down.weight")[-1]
+        inner = self._weights.shape(f"{prefix}.ffn_down{ending}.weight")[-1]
         if self._architecture.fuses_projections:
             both = self._linear(hidden, f"{prefix}.ffn_up", 2 * inner, size)
             parts = opset13.split(both, constant(np.array(-1)), 2)
             gate, up = parts.outputs()
         else:
-            gate = self._linear(hidden, f"{prefix}.ffn_gate", inner, size)
-            up = self._linear(hidden, f"{prefix}.ffn_up", inner, size)
+            gate = self._linear(hidden, f"{prefix}.ffn_gate{ending}", inner, size)
+            up = self._linear(hidden, f"{prefix}.ffn_up{ending}", inner, size)
         if self._architecture.activation == "Gelu":
             gate = opset13.gelu(gate, "tanh")
         else:
             gate = opset13.swish(gate)
         product = opset13.multiply(gate, up)
-        return self._linear(product, f"{prefix}.ffn_down", size, inner)
+        return self._linear(product, f"{prefix}.ffn_down{ending}", size, inner)
 
     def _mixture(self, prefix: str, hidden: Node, settings: ExpertSettings) -> Node:
         size, num_experts = self._p.hidden_size, settings.num_experts
         inner = self._weights.shape(f"{prefix}.ffn_down_exps.weight", 3)[-1]
-        widening, matrix = (num_experts, inner, size), self._weights.matrix
+        matrix = self._weights.matrix
+        name = f"{prefix}.ffn_gate_up_exps.weight"
+        if name in self._weights:
+            rows = np.arange(num_experts * 2 * inner).reshape(num_experts, 2, inner)
+            shape = (num_experts, 2 * inner, size)
+            gate, up = (matrix(name, *shape, order=rows[:, n].reshape(-1)) for n in range(2))
+        else:
+            shape = (num_experts, inner, size)
+            gate, up = (matrix(f"{prefix}.ffn_{n}_exps.weight", *shape) for n in ("gate", "up"))
+        bias, ranks = f"{prefix}.exp_probs_b.bias", None
+        if bias in self._weights:
+            ranks = self._weights.floats(bias, num_experts).reshape(1, -1)
         weights = Experts(
             matrix(f"{prefix}.ffn_gate_inp.weight", num_experts, size),
-            matrix(f"{prefix}.ffn_gate_exps.weight", *widening),
-            matrix(f"{prefix}.ffn_up_exps.weight", *widening),
+            gate,
+            up,
             matrix(f"{prefix}.ffn_down_exps.weight", num_experts, size, inner),
             self._expert_biases(prefix, num_experts, inner),
+            ranks,
         )
-        is_normalized = self._architecture.normalizes_shares
-        return mixture(hidden, weights, settings.num_chosen, is_normalized=is_normalized)
+        mixed = mixture(
+            hidden,
+            weights,
+            settings.num_chosen,
+            is_normalized=self._architecture.normalizes_shares,
+            is_sigmoid=self._architecture.expert_gating == 2,
+        )
+        if not settings.has_shared:
+            return mixed
+        shared = self._mlp(prefix, hidden, "_shexp")
+        if self._architecture.shared_experts == "gated":
+            gate = self._linear(hidden, f"{prefix}.ffn_gate_inp_shexp", 1, size)
+            shared = opset13.multiply(opset13.sigmoid(gate), shared)
+        return opset13.add(mixed, shared)
 
     def _expert_biases(
         self, prefix: str, num_experts: int, inner: int
@@ -604,28 +425,22 @@ class _DecoderBuilder:
         name: str,
         num_rows: int,
         num_columns: int,
-        order: NDArray[np.int64] | None = None,
+        order: Order | None = None,
     ) -> Node:
         matrix = self._weights.matrix(f"{name}.weight", num_rows, num_columns, order=order)
         return self._biased(_times(hidden, matrix), name, num_rows, order)
 
-    def _biased(
-        self, output: Node, name: str, size: int, order: NDArray[np.int64] | None = None
-    ) -> Node:
+    def _biased(self, output: Node, name: str, size: int, order: Order | None = None) -> Node:
         if f"{name}.bias" not in self._weights:
             return output
         bias = self._weights.floats(f"{name}.bias", size)
         bias = bias if order is None else bias[order]
-        return opset13.add(output, constant(bias.reshape(1, 1, size)))
+        return opset13.add(output, constant(bias.reshape(1, 1, -1)))
 
     def _norm(self, hidden: Node, name: str, size: int) -> Node:
         """Adds an RMS norm over the last dimension."""
         gains = self._weights.floats(f"{name}.weight", size)
-        square = opset13.power(hidden, _number(2))
-        mean = opset13.reduce_mean(square, constant(np.array([-1])), True)
-        root = opset13.sqrt(opset13.add(mean, _number(self._p.norm_epsilon)))
-        normed = opset13.multiply(hidden, opset13.divide(_number(1), root))
-        return opset13.multiply(normed, constant(gains))
+        return opset13.multiply(_root_normed(hidden, self._p.norm_epsilon), constant(gains))
 
     def _split_heads(self, projected: Node, num_heads: int) -> Node:
         shape = np.array([0, 0, num_heads, self._p.head_size])
@@ -636,7 +451,7 @@ class _DecoderBuilder:
         heads."""
         p = self._p
         sizes = [constant(np.array([n])) for n in (p.num_kv_heads, 0, p.head_size)]
-        empty = opset13.broadcast(_number(0), opset13.concat([self._batch, *sizes], 0))
+        empty = opset13.broadcast(number(0), opset13.concat([self._batch, *sizes], 0))
         info = util.VariableInfo()
         info.data_shape = ov.PartialShape([-1, p.num_kv_heads, -1, p.head_size])
         info.data_type = ov.Type.f32
@@ -649,7 +464,7 @@ class _DecoderBuilder:
         num_shared = p.num_heads // p.num_kv_heads
         if num_shared == 1:
             return states
-        length = _dimension(states, 2)
+        length = dimension(states, 2)
         sizes = [constant(np.array([n])) for n in (p.num_kv_heads, num_shared, p.head_size)]
         shape = opset13.concat([self._batch, *sizes[:2], length, sizes[2]], 0)
         repeated = opset13.broadcast(opset13.unsqueeze(states, constant(np.array(2))), shape)
@@ -674,5 +489,28 @@ def _transposed(heads: Node) -> Node:
     return opset13.transpose(heads, constant(np.array(_BY_HEADS)))
 
 
-def _number(value: float) -> Node:
-    return constant(np.array(value, np.float32))
+def _scaled(rows: Node, factor: float) -> Node:
+    return rows if factor == 1 else opset13.multiply(rows, number(factor))
+
+
+def _root_normed(rows: Node, epsilon: float) -> Node:
+    """Divides by the root of the mean square over the last dimension."""
+    mean = opset13.reduce_mean(opset13.power(rows, number(2)), index([-1]), True)
+    root = opset13.sqrt(opset13.add(mean, number(epsilon)))
+    return opset13.multiply(rows, opset13.divide(number(1), root))
+
+
+def _head_order(settings: RecurrentSettings) -> Order:
+    """Returns the file's number of each head, where heads of one group follow one another."""
+    return np.arange(settings.num_heads).reshape(-1, settings.num_groups).T.reshape(-1)
+
+
+def _joint_orders(settings: RecurrentSettings) -> tuple[Order, Order]:
+    """Returns the rows of queries, keys and values, and those of gates, in a matrix that has all of
+    them group by group, as old files do."""
+    size = settings.state_size
+    width = settings.num_heads // settings.num_groups * settings.value_size
+    rows = np.arange(settings.num_groups * 2 * (size + width)).reshape(settings.num_groups, -1)
+    ends = np.cumsum([size, size, width])
+    *parts, gates = (each.reshape(-1) for each in np.split(rows, ends, axis=1))
+    return np.concatenate(parts), gates

@@ -55,6 +55,10 @@ _CASES: Final = (
 _GPT2: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 _LLAMA3: Final = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_SIGNS}|{_SPACES}"
 _QWEN2: Final = rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_SIGNS}|{_SPACES}"
+_QWEN35: Final = (
+    rf"{_SUFFIXES}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}"
+    rf"| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|{_SPACES}"
+)
 _TEKKEN: Final = "|".join([*_CASES, r"\p{N}", r" ?[^\s\p{L}\p{N}]+[\r\n/]*", _SPACES])
 _GPT4O: Final = "|".join(
     [
@@ -102,13 +106,14 @@ PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
         ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"), _DIGITS
     ),
     "qwen2": replace(_SINGLES, normalizer="NFC"),
+    "qwen35": PreTokenizer((_QWEN35,), normalizer="NFC"),
     **dict.fromkeys(("deepseek-r1-qwen", "megrez", "stablelm2", "kormo", "hunyuan"), _SINGLES),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), _FAMILY_OF_GPT4O),
     "seed-coder": PreTokenizer((_SEED_CODER,)),
     "deepseek-v3": PreTokenizer(_DEEPSEEK_V3),
 }
-"""Pre-tokenizers by name. Unlike llama.cpp, Qwen 2's applies NFC first, as the model's own
-tokenizer does."""
+"""Pre-tokenizers by name. Unlike llama.cpp, those of Qwen 2 and 3.5 apply NFC first, as the models'
+own tokenizers do."""
 
 
 def find_pre_tokenizer(name: object) -> PreTokenizer:

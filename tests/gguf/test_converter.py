@@ -13,7 +13,7 @@ from fastovms.errors import ConfigurationError
 from fastovms.gguf.converter import NOT_WRITTEN, REFUSED, main, named_ids, read_contents, text_files
 from fastovms.gguf.tokenizer import TokenizerFields
 from tests.gguf.raw_head import entry, head
-from tests.gguf.test_reader import read
+from tests.gguf.test_hyperparameters import read
 from tests.gguf.tiny_models import TinyModel, write_model
 from tests.gguf.tiny_tokenizers import SPECIAL, byte_pairs
 

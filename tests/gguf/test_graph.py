@@ -15,20 +15,22 @@ from openvino import opset13
 
 from bench.common.numpy_decoder import NumpyDecoder
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.graph import (
+from fastovms.gguf.graph import build_decoder
+from fastovms.gguf.hyperparameters import RopeSettings, read_hyperparameters
+from fastovms.gguf.positions import (
     Rotation,
-    Weights,
-    build_decoder,
     build_masks,
     cos_sin,
     rotate,
     rotation_of,
     rotation_of_windows,
 )
-from fastovms.gguf.reader import TENSOR_TYPES, RopeSettings, read_gguf, read_hyperparameters
+from fastovms.gguf.reader import read_gguf
+from fastovms.gguf.tensor_types import TENSOR_TYPES
+from fastovms.gguf.weights import Weights
 from tests.engine.reference import EXACT
-from tests.gguf.test_reader import read
-from tests.gguf.tiny_models import HEAD_SIZE, LAYERS, TOKENS, TinyModel, write_model
+from tests.gguf.test_hyperparameters import read
+from tests.gguf.tiny_models import EXPERTS, HEAD_SIZE, LAYERS, TOKENS, TinyModel, write_model
 
 # Masks, computed for a few tokens.
 
@@ -79,6 +81,22 @@ VARIANTS = {
     "qwen3moe": TinyModel("qwen3moe", types=(Type.Q4_K, Type.Q6_K, Type.MXFP4)),
     "qwen3moe of other types": TinyModel("qwen3moe", types=(Type.Q4_0, Type.IQ4_NL, Type.Q8_0)),
     "lfm2": TinyModel("lfm2", types=(Type.Q4_0, Type.Q8_0), is_tied=True),
+    "lfm2moe": TinyModel("lfm2moe", types=(Type.Q4_K, Type.Q6_K, Type.Q5_K), is_tied=True),
+    "qwen35": TinyModel("qwen35", types=(Type.Q4_K, Type.Q6_K, Type.Q5_K)),
+    "qwen35moe": TinyModel(
+        "qwen35moe", types=(Type.Q4_K, Type.IQ4_NL, Type.F16, Type.MXFP4, Type.Q6_K)
+    ),
+    "qwen3next": TinyModel("qwen3next", types=(Type.Q3_K, Type.Q8_0, Type.Q4_K)),
+    "qwen3next, joined": TinyModel("qwen3next", types=(Type.Q4_K, Type.Q6_K), is_joined=True),
+    "granitehybrid": TinyModel("granitehybrid"),
+    "granitehybrid with experts": TinyModel(
+        "granitehybrid", types=(Type.Q4_K, Type.Q6_K), settings={"expert_count": EXPERTS}
+    ),
+    "granite": TinyModel("granite"),
+    "granitemoe": TinyModel("granitemoe", types=(Type.Q4_K, Type.Q6_K)),
+    "qwen2moe": TinyModel("qwen2moe", types=(Type.Q4_K, Type.Q6_K), biases=ATTENTION),
+    "olmoe": TinyModel("olmoe", types=(Type.Q4_K, Type.Q6_K)),
+    "mixtral": TinyModel(types=(Type.Q4_K, Type.Q6_K), settings={"expert_count": EXPERTS}),
     "gpt-oss": TinyModel(
         "gpt-oss",
         types=(Type.Q8_0, Type.MXFP4),
@@ -128,6 +146,7 @@ class Session:
     """Computes log probabilities of one text in parts."""
 
     def __init__(self, model: ov.Model) -> None:
+        self._names = [port.any_name for port in model.inputs]
         self._request = ov.Core().compile_model(model, "CPU", EXACT).create_infer_request()
 
     def log_probabilities(self, *parts: list[int]) -> NDArray[np.float64]:
@@ -141,7 +160,7 @@ class Session:
                 "position_ids": np.arange(past, end)[None],
                 "beam_idx": np.zeros(1, np.int32),
             }
-            self._request.infer(inputs)
+            self._request.infer({name: inputs[name] for name in self._names})
             logits.append(self._request.get_tensor("logits").data[0].astype(np.float64))
             past = end
         values = np.concatenate(logits)
@@ -156,8 +175,10 @@ class Session:
         "llama 3.1",
         "phi3, longrope",
         "llama of all",
-        "qwen3moe",
-        "lfm2",
+        "qwen35moe",
+        "qwen3next, joined",
+        "granitehybrid with experts",
+        "lfm2moe",
         "gpt-oss",
     )
 )
@@ -211,11 +232,35 @@ def test_weights_stay_quantized(tmp_path: Path) -> None:
         ),
         (
             TinyModel("qwen3moe", settings={"expert_count": 8}),
-            r"blk.0.ffn_gate_inp.weight must have the shape \[8, 256\], not \[6, 256\]",
+            r"blk.0.ffn_gate_exps.weight must have the shape \[8, 256, 256\], not \[6, 256, 256\]",
         ),
         (
             TinyModel("qwen3", extra={"blk.0.ffn_gate_exps.weight": np.ones((2, 3, 4))}),
             "architecture qwen3 is not supported with the tensor blk.0.ffn_gate_exps.weight$",
+        ),
+        (
+            TinyModel("qwen35moe", settings={"expert_count": 5}),
+            r"blk.0.ffn_gate_exps.weight must have the shape \[5, 256, 256\], not \[6, 256, 256\]",
+        ),
+        (
+            TinyModel("qwen35", settings={"full_attention_interval": 2}),
+            "the tensor blk.1.attn_q.weight is missing",
+        ),
+        (
+            TinyModel("qwen35", settings={"ssm.group_count": 1}),
+            r"blk.0.attn_qkv.weight must have the shape \[384, 256\], not \[512, 256\]",
+        ),
+        (
+            TinyModel("granitehybrid", settings={"ssm.state_size": 32}),
+            r"blk.0.ssm_in.weight must have the shape \[1092, 256\], not \[1156, 256\]",
+        ),
+        (
+            TinyModel("granitehybrid", settings={"attention.head_count_kv": [2, 0, 0]}),
+            "the tensor blk.0.attn_q.weight is missing",
+        ),
+        (
+            TinyModel("lfm2moe", settings={"leading_dense_block_count": 2}),
+            "the tensor blk.1.ffn_down.weight is missing",
         ),
         (
             TinyModel("phi3", extra={"rope_factors_long.weight": np.ones(8)}),

@@ -28,12 +28,17 @@ from fastovms.parts.grammars.trials import load_grammar_compiler
 from fastovms.system.disk import DiskCache
 from tests.engine.engines import full_engine, text
 from tests.engine.reference import EXACT, run, run_reference
-from tests.gguf.tiny_models import BYTE_PAIRS, HEAD_SIZE, TOKENS, TinyModel, write_model
+from tests.gguf.tiny_models import BYTE_PAIRS, EXPERTS, HEAD_SIZE, TOKENS, TinyModel, write_model
 
 VARIANTS = {
     "llama": TinyModel(types=(Type.Q4_K, Type.Q6_K)),
     "qwen3moe": TinyModel("qwen3moe", types=(Type.Q4_K, Type.Q6_K, Type.Q8_0)),
     "lfm2": TinyModel("lfm2", types=(Type.Q4_0, Type.Q8_0), is_tied=True),
+    "lfm2moe": TinyModel("lfm2moe", types=(Type.Q4_K, Type.Q6_K), is_tied=True),
+    "qwen35moe": TinyModel("qwen35moe", types=(Type.Q4_K, Type.Q6_K, Type.IQ4_NL)),
+    "granitehybrid": TinyModel(
+        "granitehybrid", types=(Type.Q4_K, Type.Q6_K), settings={"expert_count": EXPERTS}
+    ),
     "gpt-oss": TinyModel(
         "gpt-oss",
         types=(Type.Q8_0, Type.MXFP4),
@@ -83,7 +88,7 @@ def test_converted_directory_is_a_complete_model(model_dir: Path) -> None:
     assert names == {"bos_token": TOKENS[1], "eos_token": TOKENS[0]}
 
 
-@pytest.mark.nightly(but=("llama", "gemma3", "qwen3moe", "lfm2", "gpt-oss"))
+@pytest.mark.nightly(but=("llama", "gemma3", "lfm2moe", "qwen35moe", "granitehybrid", "gpt-oss"))
 def test_paged_engine_computes_the_logits_of_the_gguf_file(
     gguf_file: Path, model_dir: Path
 ) -> None:

@@ -1,1 +1,2 @@
-"""The optional parts: what a plain chat does not use. Each is one folder or file."""
+"""Optional parts of the server, which a plain chat does not use. Each part is one folder or
+file."""

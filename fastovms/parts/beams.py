@@ -1,4 +1,4 @@
-"""Beam search: finds the best texts of one request by extending many beams together."""
+"""Beam search: extends several sequences of one request in parallel and returns the best texts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Continuation(NamedTuple):
     """One beam of the next step.
 
     Attributes:
-        parent: index of the continued beam in the last step.
+        parent: the index of the beam that this one extends, in the list of the last step.
     """
 
     parent: int
@@ -45,7 +45,7 @@ class Hypothesis(NamedTuple):
 
     Attributes:
         score: sum of log probabilities / length**penalty; texts are ranked by it.
-        path: the position of its beam in each of `BeamSearcher.steps`.
+        path: the index of the text's beam in each entry of `BeamSearcher.steps`.
         is_ended: whether the last token on the path is an end token, which is not part of the text.
     """
 
@@ -55,10 +55,10 @@ class Hypothesis(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    """A continuation that competes with others of its group.
+    """A possible continuation, before the best ones of its group are selected.
 
     Attributes:
-        score: sum of log probabilities, less the penalties for lack of diversity.
+        score: sum of log probabilities, minus the diversity penalties.
     """
 
     score: float
@@ -69,7 +69,7 @@ class _Row(NamedTuple):
     """A summary of one beam's logits.
 
     Attributes:
-        log_sum: the logarithm of the sum of their exponentials.
+        log_sum: the logarithm of the sum of exp(logit) over the vocabulary.
         likeliest: the ids of the most likely tokens, in descending order of their logits.
     """
 
@@ -82,9 +82,9 @@ class _Group:
     """A group of beams that compete: up to `width` running beams and `width` complete texts.
 
     Attributes:
-        scores: the scores of its beams, best first.
-        first_position: the index of its first beam in the list of all beams; its other beams
-            follow.
+        scores: the scores of the group's beams, best first.
+        first_position: the index of the group's first beam in the list of all beams; the group's
+            other beams follow it.
     """
 
     def __init__(self, width: int) -> None:
@@ -94,8 +94,8 @@ class _Group:
         self.complete: list[Hypothesis] = []
 
     def add(self, hypothesis: Hypothesis) -> None:
-        """Adds a complete text and keeps the `width` best, in descending order; for equal scores,
-        the earlier text."""
+        """Adds a complete text and keeps the `width` best in descending order. Of texts with equal
+        scores, the earlier one ranks higher."""
         self.complete.append(hypothesis)
         self.complete.sort(key=lambda h: h.score, reverse=True)
         del self.complete[self.width :]
@@ -104,13 +104,13 @@ class _Group:
 class BeamSearcher:
     """One search, from the prompt (a single beam) to the best texts.
 
-    It gives the same results as `openvino_genai.ContinuousBatchingPipeline`. In each group the 2 *
+    The results equal those of `openvino_genai.ContinuousBatchingPipeline`. In each group the 2 *
     width most likely continuations of every beam compete. An end token counts in the length, and is
-    considered only among the first `width`. Groups choose one after another, and a later one pays
-    `diversity_penalty` for each beam of an earlier one that took the same token in this step. A
-    token for which `ends_text` is true ends a text like an end token, but is part of the text.
-    `steps` are the beams of all groups after each step, in one list. Beams with a complete text are
-    at its end, addressed by negative indices.
+    considered only among the first `width`. Groups choose one after another, and a later group pays
+    `diversity_penalty` for each beam of an earlier group that chose the same token in this step. A
+    token for which `ends_text` is true ends a text like an end token, but is part of the text. Each
+    entry of `steps` lists the beams of all groups after one step; beams with a complete text are at
+    the list's end, addressed by negative indices.
     """
 
     def __init__(
@@ -131,9 +131,13 @@ class BeamSearcher:
         self._groups = [_Group(width) for _ in range(params.num_beam_groups)]
 
     def advance(self, logits: abc.Sequence[Floats]) -> list[Continuation]:
-        """Advances by one token. `logits` has a row [vocab_size] for each beam of the last step, or
-        one for the prompt; -inf excludes a token. Returns the next beams; empty when the search has
-        ended."""
+        """Advances the search by one token and returns the next beams; an empty list means that the
+        search has ended.
+
+        Args:
+            logits: one row [vocab_size] for each beam of the last step, or one row for the prompt;
+                -inf excludes a token.
+        """
         num_candidates = 2 * self._groups[0].width
         rows = [_Row(row, *log_sum_exp_and_top(row, num_candidates)) for row in logits]
         taken: list[int] = []
@@ -161,14 +165,14 @@ class BeamSearcher:
         return beams
 
     def best(self, n: int) -> list[Hypothesis]:
-        """Returns up to `n` complete texts of all groups, best first. Fewer if the grammar allows
-        fewer."""
+        """Returns up to `n` complete texts of all groups, best first. There are fewer if the
+        grammar allows fewer."""
         complete = [hypothesis for group in self._groups for hypothesis in group.complete]
         return sorted(complete, key=lambda h: h.score, reverse=True)[:n]
 
     def _candidates(self, group: _Group, rows: list[_Row], taken: list[int]) -> list[_Candidate]:
-        """Returns a group's candidates, best first; of equal scores, first the better beam's, then
-        the lower token id."""
+        """Returns a group's candidates, best first. Candidates with equal scores are in the order
+        of their beams, then of their token ids."""
         candidates: list[_Candidate] = []
         for position, score in enumerate(group.scores, group.first_position):
             logits, log_sum, ids = rows[position]
@@ -215,8 +219,8 @@ class BeamSearcher:
             yield continuation.token_id
 
     def _is_done(self, group: _Group) -> bool:
-        """Returns whether a group can find nothing better. Like openvino_genai, it uses the best
-        beam's score before this step."""
+        """Returns whether no running beam of a group can still beat its complete texts. The best
+        running score is the one before this step, as in openvino_genai."""
         if len(group.complete) < group.width:
             return False
         if self._params.early_stopping is EarlyStopping.EARLY:
@@ -233,8 +237,8 @@ class BeamSearcher:
             return float(np.float64(score) / np.float64(length) ** self._params.length_penalty)
 
     def _path_to(self, position: int) -> list[int]:
-        """Returns the path to a beam of the last step, given by its position, or to the prompt
-        (0)."""
+        """Returns the beams' indices from the first step to the beam at `position` in the last
+        step. `position` is 0 before the first step."""
         path: list[int] = []
         for beams in reversed(self.steps):
             path.append(position)
@@ -244,14 +248,14 @@ class BeamSearcher:
 
 
 def beam_token_limit(num_prompt_tokens: int, num_beams: int, blocks: BlockManager) -> int:
-    """Returns the length in tokens, prompt included, that this number of beams can reach when they
+    """Returns the longest text in tokens, prompt included, that `num_beams` beams can reach if they
     share only the prompt's full blocks."""
     num_shared = (num_prompt_tokens - 1) // blocks.block_size
     return blocks.block_size * (num_shared + (blocks.num_blocks - num_shared) // num_beams)
 
 
 class BeamSearches(extensions.BeamSearches):
-    """Makes the beam searches of an engine."""
+    """Creates the beam searches of an engine."""
 
     def token_limit(self, request: GenerationRequest, limit: int, blocks: BlockManager) -> int:
         search = request.params.beam_search
@@ -266,21 +270,22 @@ class BeamSearches(extensions.BeamSearches):
         width = search.num_beams
         if width > max_num_seqs:
             raise RequestError(
-                f"a search with {width} beams cannot run: at most {max_num_seqs} sequences do at "
-                "once",
+                f"a search with {width} beams cannot run: --max-num-seqs allows "
+                f"{max_num_seqs} sequences at once",
                 param=search.param,
             )
         num_prompt_tokens = len(request.prompt_token_ids)
         if token_limit <= num_prompt_tokens:
             raise RequestError(
-                f"the cache has no room for {width} beams over a prompt of {num_prompt_tokens} "
+                f"the KV cache has no room for {width} beams over a prompt of {num_prompt_tokens} "
                 "tokens",
                 param=search.param,
                 code=CONTEXT_EXCEEDED,
             )
 
     def start(self, root: Sequence, request: GenerationRequest) -> BeamRequest:
-        """Starts the search of a valid request at its first sequence."""
+        """Starts the search of a validated request with its first sequence, which holds the
+        prompt."""
         group, search = root.group, request.params.beam_search
         assert group is not None
         assert search is not None
@@ -290,8 +295,8 @@ class BeamSearches(extensions.BeamSearches):
 class BeamRequest(extensions.BeamSearch):
     """Applies a beam search to the sequences of one group.
 
-    Processors apply before the log softmax: the search uses the distribution that sampling would
-    use.
+    Logits processors run before the log softmax, so the search ranks tokens by the distribution
+    that sampling would draw from.
     """
 
     def __init__(
@@ -301,7 +306,7 @@ class BeamRequest(extensions.BeamSearch):
         search: BeamSearch,
         ends_text: EndsText | None = None,
     ) -> None:
-        """`root` is the prompt, and the only sequence of its group so far."""
+        """`root` is the prompt's sequence, and so far the only sequence of `group`."""
         params = root.params
         end_token_ids = params.stop_token_ids
         # A complete grammar allows only end tokens, so that these cannot be ignored.
@@ -333,9 +338,9 @@ class BeamRequest(extensions.BeamSearch):
 
     @np.errstate(all="ignore")  # logits may be infinite
     def advance(self, scheduler: Scheduler, seq_ids: Iterator[int]) -> list[GenerationOutput]:
-        """Moves every beam by a token: forks beams that continue in several ways and drops those
-        that do not continue. If the search ends, drops all of them and returns the outputs. Raises
-        BrokenLogits if the logits of a beam are not numbers."""
+        """Extends every beam by one token: forks beams that have several continuations and drops
+        beams that have none. When the search ends, drops all beams and returns the outputs. Raises
+        BrokenLogits if the logits of a beam are not finite numbers."""
         rows = [self._rows[sequence.seq_id] for sequence in self.sequences]
         self._rows.clear()
         check_rows(rows)
@@ -365,7 +370,7 @@ class BeamRequest(extensions.BeamSearch):
         """Ends the search without a result.
 
         Args:
-            refusal: why the request is invalid, if it is the cause.
+            refusal: why the request is invalid; None = the request is not the cause.
         """
         for sequence in self.sequences:
             scheduler.finish(sequence)
@@ -378,8 +383,8 @@ class BeamRequest(extensions.BeamSearch):
     def _follow(
         self, continuations: list[Continuation], scheduler: Scheduler, seq_ids: Iterator[int]
     ) -> None:
-        """Assigns each beam's sequence to its first child, after the other children are forked from
-        it."""
+        """Gives each beam's sequence to its first continuation, and forks the sequence for the
+        others."""
         parents = self.sequences[:]
         children: dict[int, Sequence] = {}
         self.sequences.clear()
@@ -398,8 +403,8 @@ class BeamRequest(extensions.BeamSearch):
                 scheduler.finish(parent)
 
     def _outputs(self) -> list[GenerationOutput]:
-        """Returns one output per sample. If a grammar allows fewer texts than requested, the other
-        samples are empty."""
+        """Returns one output per sample. If the grammar allows fewer texts than samples, the
+        remaining outputs are empty."""
         nothing = Hypothesis(0.0, [], is_ended=False)
         hypotheses = self._searcher.best(self._params.n)
         hypotheses += [nothing] * (self._params.n - len(hypotheses))

@@ -1,9 +1,10 @@
 """Endpoint `/v1/decisions`: typed questions about one input, answered with probabilities.
 
-The form is that of OpenAI's Decisions API (openai-python 3.57). A question is a turn of the user,
-with a short label for each allowed answer. An answer's probability is that of its label, with all
-of its tokens, as the beginning of the model's turn, divided by the sum for all labels. Nothing is
-sampled. All questions share the prompt before them, which the prefix cache keeps.
+The request format is that of OpenAI's Decisions API (openai-python 3.57). Each question is sent to
+the model as a user message that lists a short label for each allowed answer. The probability of an
+answer is the probability that the model's reply begins with all tokens of its label, divided by the
+sum over all labels. Nothing is sampled. All questions share the prompt before them, so the prefix
+cache computes it once.
 """
 
 from __future__ import annotations
@@ -50,19 +51,22 @@ from fastovms.text.output import opens_reasoning
 MAX_QUESTIONS: Final = 400
 MAX_CHOICES: Final = 255
 _MAX_DIGITS: Final = 10
-"""Levels up to this number have digits as labels."""
+"""Scores up to this level use digits as labels."""
 
 _AT_ONCE: Final = 64
-"""The number of reads that are queued at a time, so that other clients come in between."""
+"""The number of requests queued to the model at a time, so that other clients' requests are
+scheduled in between."""
 
 _MARK: Final = "question7f3amark"
-"""Stands for a question while the prompt around it is rendered."""
+"""A placeholder for the question while the chat template is rendered."""
 
 _QUESTION_COST: Final = 1000
-"""The bytes of a body that a question counts as when work is weighed: each question is encoded."""
+"""The number of body bytes that one question counts for when the work of a request is estimated,
+because each question is encoded separately."""
 
 _TAIL: Final = 32
-"""Characters before a label with which it is encoded: its tokens depend on what is before it."""
+"""The number of prompt characters that are encoded together with a label, because its tokens depend
+on the preceding text."""
 
 
 class DecisionsRequest(ModelField, frozen=True, kw_only=True):
@@ -79,8 +83,8 @@ class DecisionsRequest(ModelField, frozen=True, kw_only=True):
 
 
 class AnswerProbability(AnswerSchema, kw_only=True):
-    """The probability of a choice by its value, or of a level by its label; the value of a level is
-    its place, from 0."""
+    """The probability of one answer. A choice is named by its value; a score level has its label
+    and, as value, its index from 0."""
 
     label: str | msgspec.UnsetType = msgspec.UNSET
     probability: float
@@ -88,8 +92,8 @@ class AnswerProbability(AnswerSchema, kw_only=True):
 
 
 class DecisionAnswer(AnswerSchema, kw_only=True, omit_defaults=True):
-    """The answer to a question. `refusal` where the model gives no allowed answer any
-    probability."""
+    """The answer to a question, or a `refusal` if the model gives all allowed answers probability
+    zero."""
 
     type: Literal["predicate", "choice", "score", "refusal"]
     name: str | None
@@ -101,21 +105,21 @@ class DecisionAnswer(AnswerSchema, kw_only=True, omit_defaults=True):
 
 
 class InputDetails(AnswerSchema, kw_only=True):
-    """Counts the input's tokens."""
+    """Token counts of the input."""
 
     cache_write_tokens: int
     cached_tokens: int
 
 
 class OutputDetails(AnswerSchema, kw_only=True):
-    """Counts the output's tokens."""
+    """Token counts of the output."""
 
     reasoning_tokens: int
 
 
 class DecisionUsage(AnswerSchema, kw_only=True):
-    """Counts tokens: of the prompts of all questions, and one for each distribution that was
-    read."""
+    """Token counts: the prompts of all questions, and one output token per computed
+    distribution."""
 
     input_tokens: int
     input_tokens_details: InputDetails
@@ -125,7 +129,7 @@ class DecisionUsage(AnswerSchema, kw_only=True):
 
 
 class Decision(AnswerSchema, kw_only=True):
-    """The answer of `/v1/decisions`, in the order of the questions."""
+    """The response body of `/v1/decisions`; answers are in the order of the questions."""
 
     answers: list[DecisionAnswer]
     model: str
@@ -134,14 +138,15 @@ class Decision(AnswerSchema, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question.
+    """One validated question.
 
     Attributes:
         kind: "predicate", "choice" or "score".
-        place: its field, for messages.
-        name: the client's name of the question.
-        options: the values of the allowed answers, in their order; of a predicate True and False.
-        labels: the texts that stand for each of them.
+        place: the path of the question's field, for error messages.
+        name: the client's name for the question.
+        options: the values of the allowed answers in the client's order; True and False for a
+            predicate.
+        labels: the label of each option, in the same order.
         text: the text for the model.
     """
 
@@ -187,7 +192,7 @@ def _score(instructions: str, options: Sequence[_Option], place: str, name: str 
 
 
 def _letters(count: int) -> list[str]:
-    """Returns labels of equal length, so that none is the beginning of another."""
+    """Returns `count` labels of equal length, so that no label is a prefix of another."""
     if count <= len(ascii_uppercase):
         return list(ascii_uppercase[:count])
     return ["".join(pair) for pair in islice(product(ascii_uppercase, repeat=2), count)]
@@ -218,7 +223,9 @@ def _question(given: Mapping[str, Any], place: str) -> Question:
     member = members[kind]
     known = {"type", "name", "instructions", member}
     if others := [key for key in given if key not in known]:
-        raise InvalidField(f"{place}.{others[0]} is not a field of a {kind}", param=place)
+        raise InvalidField(
+            f"{place}.{others[0]} is not a field of a question of kind {kind}", param=place
+        )
     if member is None:
         return _predicate(instructions, place, name)
     key, kinds = ("value", (str, bool)) if kind == "choice" else ("label", (str,))
@@ -280,8 +287,8 @@ _ITEM_TYPES: Final = (
 
 
 def _chat_of(given: str | Sequence[Mapping[str, Any]], rules: ItemRules) -> ChatMessages:
-    """Returns the chat of an input, with `_MARK` instead of the question. Raises InvalidField if
-    an item is malformed, or the model cannot read it."""
+    """Returns the input as chat messages, with `_MARK` in place of the question. Raises
+    InvalidField if an item is malformed or unsupported by the model."""
     items = given if isinstance(given, str) else [_with_json_as_text(item) for item in given]
     for position, item in enumerate(() if isinstance(items, str) else items):
         one_of(item.get("type", "message"), _ITEM_TYPES, f"input[{position}].type")
@@ -311,7 +318,7 @@ def _with_json_as_text(item: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class Prompts(NamedTuple):
-    """The token ids of the questions' prompts, and of each of their labels."""
+    """The token ids of each question's prompt, and of each label."""
 
     token_ids: list[list[int]]
     labels: list[list[list[tuple[int, ...]]]]
@@ -324,13 +331,13 @@ def _make_prompts(
     kwargs: Mapping[str, Any] | None,
     name: str,
 ) -> Prompts:
-    """Returns the prompts, in time proportional to the messages and the questions. Raises
-    RequestError if the model has no template, or it refuses the messages; InvalidField if a prompt
-    does not fit in the context.
+    """Returns the token ids of the prompts and labels. The time is proportional to the messages
+    plus the questions. Raises RequestError if the model has no chat template or the template
+    rejects the messages; InvalidField if a prompt exceeds the context.
 
     Args:
-        messages: a chat whose last message, of the user, has `_MARK` instead of the question.
-        name: the field that they come from.
+        messages: a chat whose last user message has `_MARK` in place of the question.
+        name: the request field that the messages come from.
     """
     fields = TemplateFields(kwargs=kwargs, enable_thinking=False)
     text = render_prompt(messages, ToolUse(), template_options(model, fields), model, name)
@@ -345,7 +352,7 @@ def _make_prompts(
         after += reasoning_format.answer_opening
     encode = partial(model.tokenizer.encode, add_special_tokens=False)
     encoder = PromptEncoder(model.tokenizer, model.info, add_special_tokens=False)
-    # The common beginning is encoded once. It ends before white space, which is always a token
+    # The common prefix is encoded once. It ends before white space, which is always a token
     # boundary.
     head = before.rstrip()
     shared, rest = encoder.encode(head, name), before[len(head) :]
@@ -366,7 +373,7 @@ def _make_prompts(
 
 
 def _label_ids(label: str, tail: str, encode: Any) -> tuple[int, ...]:
-    """Returns the tokens of a label after the end of a prompt."""
+    """Returns the token ids of a label that follows the prompt text `tail`."""
     before, both = encode(tail), encode(tail + label)
     behind = both[len(before) :] if both[: len(before)] == before else encode(label)
     return tuple(behind or encode(label))
@@ -374,19 +381,19 @@ def _label_ids(label: str, tail: str, encode: Any) -> tuple[int, ...]:
 
 @dataclass(slots=True)
 class LabelLogprobs:
-    """The results for one question: the log probability of the tokens that begin each label."""
+    """The results for one question: the log probability of each label prefix, by its token ids."""
 
     logprobs: dict[tuple[int, ...], float]
 
     def mass(self, labels: Sequence[Sequence[tuple[int, ...]]]) -> list[float]:
-        """Returns the probability of each option over the whole vocabulary."""
+        """Returns the probability of each option relative to the whole vocabulary."""
         return [math.fsum(math.exp(self.logprobs[ids]) for ids in texts) for texts in labels]
 
 
 @dataclass(slots=True)
 class DecisionResults:
-    """For each question the log probabilities of its labels, and the numbers of tokens and of
-    requests to the model that this took."""
+    """The label probabilities of each question, and the numbers of tokens and model requests
+    used."""
 
     readings: list[LabelLogprobs]
     num_prompt_tokens: int = 0
@@ -397,9 +404,8 @@ class DecisionResults:
 async def _read(
     model: ServedModel, prompts: Prompts, queue: Queueing, request_id: str
 ) -> DecisionResults:
-    """Reads the labels' probabilities token by token: of all first tokens, and then, where labels
-    have several, of those that follow each beginning. Raises RequestError, BackendError if the
-    prompts cannot be computed."""
+    """Computes the labels' probabilities: first of all first tokens, then of the next token of each
+    label prefix. Raises RequestError or BackendError if a prompt cannot be computed."""
     found = DecisionResults([LabelLogprobs({(): 0.0}) for _ in prompts.token_ids])
     # The first question runs alone: the others then find their common prefix in the prefix cache.
     waiting: list[tuple[int, tuple[int, ...]]] = [(0, ())]
@@ -421,8 +427,8 @@ async def _read_some(
     queue: Queueing,
     request_id: str,
 ) -> list[tuple[int, tuple[int, ...]]]:
-    """Computes the tokens that may follow each beginning of a label, and returns the longer
-    beginnings."""
+    """Computes the tokens that may follow each label prefix, and returns the prefixes that need a
+    further token."""
     followers = [_followers(prompts.labels[position], begun) for position, begun in nodes]
     requests = [
         GenerationRequest(
@@ -463,7 +469,7 @@ async def _read_some(
 def _followers(
     labels: Sequence[Sequence[tuple[int, ...]]], begun: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Returns the tokens that follow a beginning in any label."""
+    """Returns the distinct tokens that follow the prefix `begun` in any label."""
     size = len(begun)
     return tuple(
         dict.fromkeys(
@@ -476,7 +482,7 @@ def _followers(
 
 
 def _shares(mass: Sequence[float]) -> list[float] | None:
-    """Returns probabilities that add up to 1; None where nothing has any."""
+    """Returns the values scaled to sum to 1; None = all values are zero."""
     total = math.fsum(mass)
     return [part / total for part in mass] if total > 0 else None
 
@@ -567,7 +573,7 @@ class Decisions:
         questions: Sequence[Question],
         name: str,
     ) -> _Decided:
-        """Computes the questions, and notes what that has cost in the log and the metrics."""
+        """Computes the answers, and records the cost in the log and the metrics."""
         fields = GenerationFields(cache_salt=body.cache_salt, priority=body.priority)
         queue = queueing(fields, request.caller, request.sender)
         kwargs = body.chat_template_kwargs
@@ -603,5 +609,5 @@ _DECIDE: Final = Operation(
 
 
 def endpoints(context: ApiContext) -> Iterator[Route]:
-    """Yields the routes of decisions."""
+    """Yields the route of `/decisions`."""
     yield Route("POST", "/v1/decisions", endpoint(Decisions(context).decide, OPENAI), _DECIDE)

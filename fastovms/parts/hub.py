@@ -1,4 +1,4 @@
-"""Keeps models of a Hugging Face hub in a directory of their own, and downloads them.
+"""Downloads models from a Hugging Face hub into the server's model directory.
 
 huggingface_hub does the work, with its environment variables (HF_TOKEN, HF_ENDPOINT,
 HF_HUB_OFFLINE, proxies) and its progress bars.
@@ -22,10 +22,10 @@ from fastovms.system.disk import read_file
 logger = logging.getLogger(__name__)
 
 MAIN: Final = "main"
-"""The revision that a hub has where none is named."""
+"""The revision that is downloaded if none is named."""
 
 _FILE: Final = ".pulled"
-"""The name of a file in a model's directory. No file of a model has this ending."""
+"""The name of the download record in a model's directory. No model file has this suffix."""
 _COMMIT: Final = re.compile("[0-9a-f]{7,40}")
 
 
@@ -34,15 +34,15 @@ class PulledRevision(NamedTuple):
 
     Attributes:
         revision: the requested branch, tag or commit.
-        commit: the commit at that time; "" = unknown.
+        commit: the commit that was downloaded; "" = unknown.
     """
 
     revision: str
     commit: str
 
     def is_named(self, revision: str) -> bool:
-        """Returns whether a requested revision means this one. A branch counts as the commit that
-        was downloaded."""
+        """Returns whether `revision` names this revision or its commit. A branch that has moved
+        since the download still matches."""
         is_commit = _COMMIT.fullmatch(revision) is not None and self.commit.startswith(revision)
         return revision == self.revision or is_commit
 
@@ -51,8 +51,8 @@ class PulledRevision(NamedTuple):
 
 
 def read_pulled(path: Path) -> PulledRevision | None:
-    """Returns the revision of the model at a path; None = unknown, for example because the model
-    was copied there."""
+    """Returns the downloaded revision of the model at a path; None = the model has no download
+    record, for example because it was copied there."""
     try:
         found = json.loads(read_file(_note(path)))
     except (OSError, ValueError, RecursionError):
@@ -64,58 +64,58 @@ def read_pulled(path: Path) -> PulledRevision | None:
 
 
 def forget_pulled(path: Path) -> None:
-    """Deletes the record of a download, before another model is stored at the path. Raises
+    """Deletes the download record of a path before another model is stored there. Raises
     OSError."""
     with suppress(FileNotFoundError, NotADirectoryError):
         _note(path).unlink()
 
 
 def note_pulled(path: Path, pulled: PulledRevision) -> None:
-    """Writes the record of a download for `read_pulled`. Raises OSError."""
+    """Writes the download record of a path, which `read_pulled` returns. Raises OSError."""
     _note(path).write_text(f"{json.dumps(pulled._asdict())}\n", encoding="utf-8")
 
 
 def _note(path: Path) -> Path:
-    """Returns the path of the record: in a model's directory, or next to a model that is one
-    file."""
+    """Returns the path of the download record: in the model's directory, or next to a single-file
+    model."""
     return path / _FILE if path.is_dir() else path.with_name(f".{path.name}{_FILE}")
 
 
 _IR: Final = re.compile(r"(\w+/)?openvino_(\w+_)?model\.xml")
-"""The graphs of a model. Models that generate images have theirs in folders."""
+"""Matches the graph files of a model. Image generation models have their graphs in subfolders."""
 
 _TIMEOUT: Final = 30.0
-"""The timeout in seconds for the hub's description of a model."""
+"""Timeout in seconds for fetching the model's metadata from the hub."""
 
 
 def repository_of(model_id: str) -> str:
-    """Returns the "ORG/NAME" of an id."""
+    """Returns the "ORG/NAME" part of a model id, which may continue with a file name."""
     return "/".join(model_id.split("/")[:2])
 
 
 class Repository:
-    """The downloaded models of a hub, each in ORG/NAME below `root`. A download is made in
-    NAME.partial, so that an existing model is always complete. An interrupted download resumes with
-    the missing files."""
+    """Models downloaded from a hub, each in ORG/NAME below `root`. A download goes to NAME.partial
+    first, so a model that exists is always complete. An interrupted download resumes with the
+    missing files."""
 
     def __init__(self, root: Path, *, endpoint: str | None = None) -> None:
-        """
-        Args:
-            endpoint: the hub's address; None = the default of huggingface_hub.
+        """Args:
+        root: the directory of the models.
+        endpoint: the hub's URL; None = the default of huggingface_hub.
         """
         self.root = root
         self._endpoint = endpoint
 
     def pull(self, model_id: str, *, revision: str | None = None, overwrite: bool = False) -> Path:
-        """Downloads a model that is not stored yet.
+        """Downloads a model unless it is stored already, and returns its path.
 
         Args:
-            revision: branch, tag or commit; None = the existing one, or the main branch.
-            overwrite: whether to replace an existing model.
+            revision: branch, tag or commit; None = the stored revision, or the main branch.
+            overwrite: whether to replace a stored model.
 
         Raises:
-            ConfigurationError: the model is unknown, is not an OpenVINO model, cannot be reached,
-                or another revision of it exists.
+            ConfigurationError: the model is unknown or not an OpenVINO model, the hub cannot be
+                reached, or another revision of the model is stored.
         """
         path = self.root / model_id
         if path.exists() and not overwrite:
@@ -130,12 +130,14 @@ class Repository:
         logger.info("downloading %s to %s", model_id, folder)
         pulled = self._download(model_id, revision, partial, files)
         try:
-            shutil.rmtree(partial / ".cache", ignore_errors=True)  # huggingface_hub's notes
+            shutil.rmtree(
+                partial / ".cache", ignore_errors=True
+            )  # huggingface_hub's download records
             forget_pulled(path)
             if path.is_dir():
                 shutil.rmtree(path)
             path.parent.mkdir(parents=True, exist_ok=True)
-            # The named part comes last: if it is there, all are.
+            # The named part is downloaded last: if it exists, all parts do.
             for name in sorted(files, key=file.__eq__) or [""]:
                 place = self.root / repository / name
                 os.replace(partial / name, place)
@@ -149,8 +151,8 @@ class Repository:
     def _download(
         self, model_id: str, revision: str | None, folder: Path, files: list[str]
     ) -> PulledRevision:
-        """Downloads the files of a model and returns the revision. `files` are all that are
-        downloaded; none = all of the repository."""
+        """Downloads a model and returns the downloaded revision. `files` lists the files to
+        download; an empty list means all files of the repository."""
         # Imported here because the import is slow, and not needed for a local model.
         from huggingface_hub import HfApi, snapshot_download
         from huggingface_hub.errors import (
@@ -169,7 +171,7 @@ class Repository:
             info = api.model_info(repository, revision=revision, timeout=_TIMEOUT)
             _check_files(model_id, [sibling.rfilename for sibling in info.siblings or ()], files)
             folder.mkdir(parents=True, exist_ok=True)
-            # With the commit, an interrupted download is not taken for a complete one.
+            # Naming the commit prevents that an interrupted download counts as complete.
             snapshot_download(
                 repository,
                 revision=info.sha,
@@ -204,7 +206,7 @@ class Repository:
 
 
 def _check_revision(model_id: str, path: Path, revision: str) -> None:
-    """Raises ConfigurationError if another revision than the requested one is stored."""
+    """Raises ConfigurationError if the stored revision is not the requested one."""
     pulled = read_pulled(path)
     if pulled is None:
         logger.warning(
@@ -219,8 +221,8 @@ def _check_revision(model_id: str, path: Path, revision: str) -> None:
 
 
 def _check_files(model_id: str, files: list[str], wanted: list[str]) -> None:
-    """Raises ConfigurationError if the files of a model do not have all that are wanted, or, if
-    none are named, nothing that could be served."""
+    """Raises ConfigurationError if one of the `wanted` files is missing from `files`, or, if none
+    are wanted, if no file can be served."""
     ggufs = [name for name in files if name.endswith(".gguf")]
     missing = next((name for name in wanted if name not in files), None)
     if missing is not None:

@@ -1,7 +1,7 @@
-"""Limits of API keys: requests and tokens a minute, and tokens a day.
+"""Rate limits of API keys: requests and tokens per minute, and tokens per day.
 
-A window begins with each minute, or each day, of UTC. A request is refused once the window of its
-key is used up. Tokens are counted as they are computed, so a running request is not cut, and may
+Windows begin at each full minute or day in UTC. A request is refused once a window of its key is
+used up. Tokens are counted while they are computed, so a running request is never cut and may
 exceed the limit.
 """
 
@@ -27,14 +27,15 @@ _GENERATING: Final = frozenset(
         *("messages", "rerank", "responses", "score", "transcriptions", "translations"),
     )
 )
-"""The last segments of the routes whose requests are counted: those that run a model."""
+"""The last path segments of the routes whose requests count: those that run a model."""
 
 _LONGEST_RETRY: Final = 60.0
-"""Seconds that the clients of OpenAI and Anthropic wait for at most before they try again."""
+"""The longest Retry-After, in seconds, that the clients of OpenAI and Anthropic wait for."""
 
 
 class _Kind(NamedTuple):
-    """A limit: its field in `KeyLimits`, its unit, and the length of its window in seconds."""
+    """A kind of limit: its field in `KeyLimits`, its unit, and the length of its window in
+    seconds."""
 
     field: str
     unit: str
@@ -65,23 +66,23 @@ class Window:
         self._number = 0
 
     def add(self, size: int, now: float) -> None:
-        """Counts `size` units at a Unix time; a negative size takes units back."""
+        """Adds `size` units at the Unix time `now`; a negative size returns units."""
         self._used = max(0, self.used(now) + size)
 
     def used(self, now: float) -> int:
-        """Returns the units used in the window that contains the Unix time `now`. A time before the
-        current window counts as in it."""
+        """Returns the units used in the window that contains the Unix time `now`. If the clock has
+        gone back, the newest window still counts."""
         number = int(now // self.kind.seconds)
         if number > self._number:
             self._number, self._used = number, 0
         return self._used
 
     def left(self, now: float) -> int:
-        """Returns the units that are left at a Unix time."""
+        """Returns the units that remain at the Unix time `now`."""
         return max(0, self.limit - self.used(now))
 
     def seconds_left(self, now: float) -> float:
-        """Returns the seconds until the next window begins."""
+        """Returns the seconds from the Unix time `now` to the start of the next window."""
         return max(0.001, (self._number + 1) * self.kind.seconds - now)
 
 
@@ -94,16 +95,19 @@ class KeyBudget:
         self.windows = [Window(kind) for kind in _KINDS]
 
     def set_limits(self, limits: KeyLimits) -> None:
-        """Replaces the limits; the counts stay."""
+        """Replaces the limits; units already used stay counted."""
         for window in self.windows:
             window.limit = getattr(limits, window.kind.field)
 
     def charge(self, num_tokens: int) -> None:
+        """Counts computed tokens against the token limits."""
         now = self._clock()
         for window in self.windows[1:]:
             window.add(num_tokens, now)
 
     def admit(self, request: Request) -> None:
+        """Counts a request and sets its rate limit headers. Raises RateLimited if a limit is used
+        up."""
         if request.method != "POST" or request.route.rpartition("/")[2] not in _GENERATING:
             return
         now = self._clock()
@@ -142,12 +146,11 @@ class KeyBudgets(Collector):
         self._refusals = {kind.field: 0 for kind in _KINDS}
 
     def find(self, tenant: str) -> KeyBudget | None:
-        """Returns the budget of a tenant; None = its key has no limits."""
+        """Returns the budget of a tenant; None = the tenant's key has no limits."""
         return self._budgets.get(tenant)
 
     def set_limits(self, limits: Mapping[str, KeyLimits]) -> None:
-        """Replaces the limits of all tenants. The counts of keys that still have limits are
-        kept."""
+        """Replaces the limits of all tenants. Keys that still have limits keep their used units."""
         before, self._budgets = self._budgets, {}
         for tenant, of_tenant in limits.items():
             budget = before.get(tenant) or KeyBudget(self._clock, self._note_refusal)
@@ -189,8 +192,8 @@ class KeyBudgets(Collector):
 
 
 def _fields(request: Request, limited: Iterable[Window], now: float) -> HeaderPairs:
-    """Returns the fields with the limits of a key, in the format of its client. Of the limits of
-    one unit, that with the fewest left is shown."""
+    """Returns the rate limit headers in the format of the client's API. For each unit, the limit
+    with the fewest remaining units is shown."""
     shown: dict[str, Window] = {}
     for window in limited:
         unit = window.kind.unit

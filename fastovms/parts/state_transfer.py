@@ -1,4 +1,4 @@
-"""Copies states between databases and portable files."""
+"""Copies the server's state between databases and portable files."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class TableSchema(NamedTuple):
     """A table whose rows are copied.
 
     Attributes:
-        columns: the columns to copy. The first is the key of the row's object.
-        order: the columns to sort by. Items are sorted in the order of their addition, which
-            determines the newest item of an id.
+        columns: the columns to copy. The first is the key of the object that the row belongs to.
+        order: the columns to sort by. Items are sorted by the time they were added, which
+            determines the newest item with an id.
     """
 
     name: str
@@ -63,17 +63,17 @@ _NAME: Final = slice(1, 4)
 
 
 class RowSource(Protocol):
-    """Where rows are copied from."""
+    """A source of the rows to copy."""
 
     def num_rows(self) -> int:
         """Returns the number of rows of all tables."""
 
     def pages(self) -> Iterator[Page]:
-        """Yields the rows, objects before their items."""
+        """Yields pages of rows; the rows of objects come before those of their items."""
 
 
 class TableRows:
-    """Implements `RowSource` with the tables of a database, within one transaction."""
+    """Implements `RowSource` for the tables of a database, within one transaction."""
 
     def __init__(self, tables: Tables) -> None:
         self._execute = tables.execute
@@ -99,8 +99,8 @@ class TableRows:
 
 
 class RowTarget:
-    """Adds rows to tables, within one transaction. Existing objects are not changed. `num_left` is
-    the number of existing objects."""
+    """Adds rows to tables, within one transaction. Existing objects are not changed; `num_left`
+    counts them."""
 
     def __init__(self, tables: Tables) -> None:
         self._tables = tables
@@ -109,7 +109,7 @@ class RowTarget:
         self.num_left = 0
 
     def add(self, form: TableSchema, rows: Sequence[Row]) -> None:
-        """Inserts rows of a table; rows of objects that exist already are skipped."""
+        """Inserts rows into a table, and skips rows of objects that existed before the copy."""
         if form is OBJECTS:
             self._add_objects(rows)
             return
@@ -131,7 +131,7 @@ class RowTarget:
     def _insert(
         self, form: TableSchema, columns: Sequence[str], rows: Sequence[Row], end: str = ""
     ) -> Iterator[Row]:
-        """Inserts rows, and yields the returned rows."""
+        """Inserts rows, and yields the rows that the statement returns."""
         step = MAX_VARIABLES // len(columns)
         place = f"({marks(columns)})"
         for start in range(0, len(rows), step):
@@ -145,7 +145,7 @@ class RowTarget:
 
 
 def _interrupted(row: Row) -> Row:
-    """Returns the row of an object, with a running response marked as interrupted."""
+    """Returns an object's row, in which a running response is marked as interrupted."""
     if row[_PROGRESS] != ResponseProgress.RUNNING:
         return row
     return [*row[:_PROGRESS], ResponseProgress.INTERRUPTED, *row[_PROGRESS + 1 :]]
@@ -160,10 +160,13 @@ _FORM_OF: Final = {form.name: form for form in FORMS}
 
 
 def write_portable(path: Path, source: RowSource, count: Callable[[int], object]) -> None:
-    """Writes a file that only its owner can read, under a temporary name until it is complete.
-    Raises OSError if the file cannot be written. Any server can read it, whatever its database: one
-    JSON text a line, of which the first says what the file is, and the last that it is complete.
-    `count` is called with the number of rows that have been written since the last time."""
+    """Writes a portable file that any server can import, whatever its database.
+
+    The file has one JSON text per line; the first line names the format, and the last one marks the
+    file as complete. Only its owner can read the file, and it has a temporary name until it is
+    complete. `count` is called with the number of rows written since its last call. Raises OSError
+    if the file cannot be written.
+    """
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
     part.touch(mode=0o600)
@@ -188,7 +191,7 @@ def write_portable(path: Path, source: RowSource, count: Callable[[int], object]
 
 
 class PortableFile:
-    """Implements `RowSource` with an exported file. Methods raise ConfigurationError if the file is
+    """Implements `RowSource` for an exported file. Methods raise ConfigurationError if the file is
     invalid, corrupt or truncated."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -237,7 +240,8 @@ class PortableFile:
 
 
 def _column(name: str, value: Any) -> object:
-    """Converts a JSON value for a column. Raises TypeError or ValueError if it is invalid."""
+    """Converts a JSON value to a column's type. Raises TypeError or ValueError if the value is
+    invalid."""
     if isinstance(value, bool | list | dict):
         raise TypeError
     if isinstance(value, int) and not -_INTEGER_LIMIT <= value < _INTEGER_LIMIT:
@@ -272,8 +276,8 @@ def open_state(
     place: str, password_file: Path | None, environ: Mapping[str, str], *, must_exist: bool = True
 ) -> Iterator[OpenState]:
     """Opens a state: a directory that no server uses, or the database of a URL, which servers may
-    be using. Raises ConfigurationError if the place does not exist, or a server uses the directory;
-    StateFailed if the state cannot be read or written, also within the context."""
+    be using. Raises ConfigurationError if the state does not exist or a server uses the directory;
+    StateFailed, also within the context, if the state cannot be read or written."""
     if "://" in place:
         with extra_needed():
             from fastovms.parts.postgres.database import open_url
@@ -299,11 +303,11 @@ def open_state(
 
 
 Counter = Callable[[int], object]
-"""Called with the number of rows that are done since the last time."""
+"""Called with the number of rows copied since the last call."""
 
 
 class CopyCounts(NamedTuple):
-    """The numbers of added objects, and of existing ones, which were not changed."""
+    """The number of objects added, and of objects that existed already and were not changed."""
 
     num_added: int
     num_left: int
@@ -328,7 +332,7 @@ def rows_in_file(path: Path) -> Iterator[RowSource]:
 
 
 def copy_rows(source: RowSource, target: OpenState, count: Counter) -> CopyCounts:
-    """Adds all rows to a state, or none if that fails."""
+    """Copies all rows into a state, or no rows if an error occurs."""
     with target.transaction() as tables:
         rows = RowTarget(tables)
         for form, page in source.pages():
@@ -346,7 +350,7 @@ def export(source: RowSource, path: Path, count: Counter) -> None:
 
 
 def corrupt_rows(source: RowSource, count: Counter) -> Iterator[str]:
-    """Yields a line for each row with a text whose checksum differs."""
+    """Yields a line for each row whose text does not match its checksum."""
     for form, page in source.pages():
         for row in page:
             for name, value in zip(form.columns, row, strict=True):

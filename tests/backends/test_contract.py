@@ -104,7 +104,7 @@ async def test_beams_come_whole_or_are_refused_at_once(backend: GenerationBacken
     backend.submit(request("r", [1, 2], max_tokens=5, n=2, beam_search=search), listener)
     await listener.done.wait()
     assert [(o.index, len(o.token_ids)) for o in listener.outputs] == [(0, 5), (1, 5)]
-    with pytest.raises(RequestError, match="4 beams cannot run: at most 3 sequences"):
+    with pytest.raises(RequestError, match="4 beams cannot run: --max-num-seqs allows 3"):
         backend.submit(request("s", [1], beam_search=BeamSearch(4)), listener)
     await idle(backend)
 

@@ -72,7 +72,7 @@ def test_samples_have_tokens_and_processors_of_their_own(maker: SequenceFactory)
 @pytest.mark.parametrize(
     ("width", "num_prompt_tokens", "message"),
     [
-        (5, 3, "5 beams cannot run: at most 4 sequences do"),
+        (5, 3, "5 beams cannot run: --max-num-seqs allows 4 sequences"),
         (4, 19, "no room for 4 beams over a prompt of 19"),
     ],
 )

@@ -227,7 +227,9 @@ async def test_a_name_is_changed_once_at_a_time(api: Any) -> None:
     await begun.wait()
     status, text = await ask(api, LOAD, body)
     assert status == 400
-    assert 'lora_name is \\"two\\", which is being loaded or unloaded' in text
+    assert (
+        'lora_name is \\"two\\", an adapter that is being loaded or unloaded; retry later' in text
+    )
     go.set()
     assert (await first)[0] == 200
     assert (await ask(api, UNLOAD, {"lora_name": "two"}))[0] == 200

@@ -1,1 +1,1 @@
-"""Adapters (LoRA): their files, their weights in memory, and steps that use them."""
+"""LoRA adapters: their files, their weights in memory, and model steps that apply them."""

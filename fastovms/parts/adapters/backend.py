@@ -1,4 +1,4 @@
-"""A model with an adapter (LoRA), as a backend of its own."""
+"""A backend that serves a model together with one LoRA adapter."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fastovms.params import Adapter, GenerationRequest, Grammar, ModelInfo, Samp
 
 
 class AdapterBackend:
-    """Has a model's backend compute requests with an adapter. Implements `GenerationBackend`; the
-    model's backend is started and closed by others."""
+    """Passes requests to the model's backend with the adapter set. Implements `GenerationBackend`;
+    the model's backend is started and closed elsewhere."""
 
     def __init__(self, backend: GenerationBackend, adapter: Adapter) -> None:
         self._backend = backend
@@ -33,7 +33,7 @@ class AdapterBackend:
         return self._backend.failure
 
     def start(self) -> None:
-        """Does nothing."""
+        """Does nothing, because the model's backend is started separately."""
 
     async def warmed_up(self) -> None:
         await self._backend.warmed_up()
@@ -45,7 +45,7 @@ class AdapterBackend:
         self._backend.fail(reason)
 
     async def close(self) -> None:
-        """Does nothing."""
+        """Does nothing, because the model's backend is closed separately."""
 
     async def compile_grammar(self, grammar: Grammar, client: str) -> Grammar:
         return await self._backend.compile_grammar(grammar, client)

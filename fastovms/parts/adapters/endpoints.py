@@ -1,4 +1,4 @@
-"""Endpoints that load and unload adapters (LoRA), as vLLM has them."""
+"""Endpoints that load and unload LoRA adapters, compatible with vLLM's."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `/v1/load_lora_adapter`.
 
     Attributes:
-        lora_path: a directory of the server's machine.
-        base_model_name: the model; None = the only one that serves adapters.
+        lora_path: a directory on the server.
+        base_model_name: the model to load the adapter for; None = the only model that serves
+            adapters.
     """
 
     MEMBERS: ClassVar[Members] = Members()
@@ -39,7 +40,7 @@ class LoadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnloadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of `/v1/unload_lora_adapter`. Its number in vLLM is ignored."""
+    """The body of `/v1/unload_lora_adapter`. vLLM's `lora_int_id` is accepted and ignored."""
 
     MEMBERS: ClassVar[Members] = Members()
 
@@ -48,17 +49,17 @@ class UnloadAdapterRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdapterRoutes:
-    """The handlers, for operators."""
+    """The handlers of the adapter endpoints, which only operators may call."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._changing: set[str] = set()
-        """Names that are being loaded or unloaded, for whichever model."""
+        """Names of adapters, of any model, that are being loaded or unloaded."""
 
     async def load(self, request: Request, dialect: Dialect) -> Response:
-        """Loads an adapter, and answers when requests may name it. Raises BackendUnavailable if the
-        model is being unloaded, or its engine has failed; InvalidField if a field is invalid, or
-        the adapter cannot be served."""
+        """Loads an adapter; when the response is sent, requests may name the adapter. Raises
+        BackendUnavailable if the model is being unloaded or its engine has failed; InvalidField if
+        a field is invalid or the adapter cannot be served."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         body = await self._context.bodies.read(request, LoadAdapterRequest)
@@ -83,9 +84,9 @@ class AdapterRoutes:
         return _done(f"Success: LoRA adapter '{name}' added successfully.")
 
     async def unload(self, request: Request, dialect: Dialect) -> Response:
-        """Unloads an adapter, and answers when its requests have ended and its memory is free.
-        Raises BackendUnavailable if its requests do not end in time, or the engine has failed;
-        ModelNotFound if there is no such adapter."""
+        """Unloads an adapter; the response is sent when the adapter's requests have ended and its
+        memory is free. Raises BackendUnavailable if the requests do not end in time or the engine
+        has failed; ModelNotFound if the adapter is not loaded."""
         if (refusal := operator_refusal(request)) is not None:
             return refusal
         body = await self._context.bodies.read(request, UnloadAdapterRequest)
@@ -103,11 +104,12 @@ class AdapterRoutes:
 
     @contextmanager
     def _change(self, name: str) -> Iterator[None]:
-        """Refuses another change of the same name: it could be of another model, and both would
-        then serve adapters of one name."""
+        """Refuses concurrent changes of adapters with one name, because two models could then each
+        load an adapter of that name."""
         if name in self._changing:
             raise InvalidField.about(
-                "lora_name", f"is {show(name)}, which is being loaded or unloaded"
+                "lora_name",
+                f"is {show(name)}, an adapter that is being loaded or unloaded; retry later",
             )
         self._changing.add(name)
         try:
@@ -117,7 +119,7 @@ class AdapterRoutes:
 
     @contextmanager
     def _hold(self, name: str) -> Iterator[None]:
-        """Holds a model in memory while one of its adapters is loaded."""
+        """Prevents a model from being unloaded while one of its adapters is loading."""
         holder = self._context.models.holder
         release = no_hold() if holder is None else holder.try_acquire(name)
         if release is None:
@@ -128,7 +130,8 @@ class AdapterRoutes:
             release()
 
     def _parent(self, name: str | None, dialect: Dialect) -> ServedModel:
-        """Returns the model that an adapter is to be loaded for."""
+        """Returns the model to load an adapter for. `name` is the model's name; None = the only
+        model that serves adapters. Raises InvalidField if there is no such model."""
         models, serving = self._context.models, self._serving()
         if name is not None:
             known = models.find(name, dialect)
@@ -158,13 +161,13 @@ class AdapterRoutes:
 
 
 def _check_engine(model: ServedModel) -> None:
-    """Raises BackendUnavailable if the engine of a model has failed."""
+    """Raises BackendUnavailable if the model's engine has failed."""
     if (failure := model.backend.failure) is not None:
         raise BackendUnavailable(f"the engine of {model.info.name} has failed: {failure}")
 
 
 def _why_not(known: KnownModel) -> str:
-    """Returns why adapters cannot be loaded for a model."""
+    """Returns the reason why adapters cannot be loaded for a model."""
     if known.parent is not None:
         return f"is an adapter of {known.parent.name}"
     if known.served is None:
@@ -201,7 +204,7 @@ _UNLOAD: Final = replace(
 
 
 def endpoints(context: ApiContext) -> Iterator[Route]:
-    """Yields the routes for adapters."""
+    """Yields the routes of the adapter endpoints."""
     routes = AdapterRoutes(context)
     yield Route("POST", "/v1/load_lora_adapter", endpoint(routes.load, OPENAI), _LOAD)
     yield Route("POST", "/v1/unload_lora_adapter", endpoint(routes.unload, OPENAI), _UNLOAD)

@@ -1,5 +1,4 @@
-"""Reads adapters (LoRA) in the form that PEFT saves them in: adapter_config.json and
-adapter_model.safetensors."""
+"""Reads LoRA adapters in PEFT's file format: adapter_config.json and adapter_model.safetensors."""
 
 from __future__ import annotations
 
@@ -27,10 +26,10 @@ _WEIGHTS: Final = "adapter_model.safetensors"
 
 _MAX_CONFIG: Final = 1024 * 1024
 _MAX_HEADER: Final = 4 * 1024 * 1024
-"""Bytes of the list of tensors. JSON is parsed with the GIL held, 40 ms for as much as this."""
+"""The maximum bytes of a safetensors header. Parsing this much JSON holds the GIL for 40 ms."""
 
 _MAX_NAME: Final = 300
-"""Characters of a tensor's name, and of a regular expression."""
+"""The maximum characters of a tensor's name, and of a regular expression."""
 
 _MAX_PATTERNS: Final = 1000
 
@@ -70,7 +69,7 @@ _VARIANTS: Final[Mapping[str, str]] = {
     "target_parameters": "parameters outside of modules",
     "trainable_token_indices": "trained embeddings of tokens",
 }
-"""Settings that select unsupported variants of adapters, with the names of the variants."""
+"""Settings that select unsupported kinds of adapters, with the names of the kinds."""
 
 _CHANGED_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Initializations that change the weights of the base. PEFT can save such an adapter for the
@@ -83,7 +82,7 @@ class AdapterFiles:
 
     Attributes:
         digest: SHA-256 of both files.
-        weights: the weights by the names of modules.
+        weights: the matrices by the name of the module that they change.
     """
 
     digest: bytes
@@ -97,12 +96,12 @@ class AdapterFiles:
 def read_adapter(
     directory: Path, shapes: Mapping[str, MatrixShape], *, max_rank: int
 ) -> AdapterFiles:
-    """Reads and checks an adapter. Raises ConfigurationError if a file is missing or corrupt, the
-    adapter is one of another model or of a variant that is not served, or its rank is too high. The
-    message names the adapter's directory.
+    """Reads and checks an adapter. Raises ConfigurationError, whose message names the directory, if
+    a file is missing or corrupt, the adapter was made for another model or is of an unsupported
+    kind, or its rank is too high.
 
     Args:
-        shapes: the shapes of the model's matrices.
+        shapes: the shapes of the model's weight matrices, by module name.
         max_rank: the highest rank that is allowed.
     """
     try:
@@ -117,7 +116,7 @@ def _read(directory: Path, shapes: Mapping[str, MatrixShape], max_rank: int) -> 
         raise ConfigurationError(f"the adapter {directory} is not a directory")
     config_path, weights_path = directory / _CONFIG, directory / _WEIGHTS
     if not config_path.is_file():
-        raise ConfigurationError(f"{directory} is not an adapter of PEFT: it has no {_CONFIG}")
+        raise ConfigurationError(f"{directory} is not a PEFT adapter: {_CONFIG} is missing")
     if not weights_path.is_file():
         more = ""
         if (directory / "adapter_model.bin").is_file():
@@ -202,12 +201,13 @@ def _check_pattern(pattern: str, path: Path) -> None:
 
 
 def _in_full(pattern: str) -> str:
-    """Returns the regular expression that the name of a module must match, as in PEFT."""
+    """Returns the regular expression that a module's full name must match, as in PEFT."""
     return rf"(.*\.)?({pattern})$"
 
 
 def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
-    """Returns the factor of a module's change, as PEFT computes it."""
+    """Returns the factor that PEFT multiplies a module's low-rank product with: alpha / rank, or
+    alpha / sqrt(rank) for rsLoRA."""
     alpha = config["lora_alpha"]
     for pattern, value in (config.get("alpha_pattern") or {}).items():
         if re.match(_in_full(pattern), module):
@@ -218,7 +218,7 @@ def _scale(config: Mapping[str, Any], module: str, rank: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """A tensor of a file; it is at `begin` to before `end`, counted from the file's beginning."""
+    """The header entry of a tensor; its data are the file's bytes from `begin` to before `end`."""
 
     name: str
     dtype: np.dtype[Any]
@@ -228,7 +228,7 @@ class _Tensor:
 
 
 def _read_header(path: Path) -> list[_Tensor]:
-    """Returns the tensors of a safetensors file."""
+    """Returns the header entries of a safetensors file."""
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(8)
@@ -276,7 +276,8 @@ def _read_entry(name: str, entry: object, start: int, path: Path) -> _Tensor:
 
 
 def _sizes(value: object) -> tuple[int, int] | None:
-    """Returns two sizes; None = the value is not a list of two sizes."""
+    """Returns a shape or an offset pair; None = the value is not a list of two non-negative
+    integers."""
     if not isinstance(value, list) or len(value) != 2:
         return None
     first, second = value
@@ -289,7 +290,7 @@ def _corrupt(path: Path, fault: str) -> ConfigurationError:
 
 
 def _pair(tensors: list[_Tensor], path: Path) -> dict[str, tuple[_Tensor, _Tensor]]:
-    """Returns the two tensors of each module."""
+    """Returns the lora_A and the lora_B tensor of each module."""
     sides: dict[str, dict[str, _Tensor]] = {}
     for tensor in tensors:
         found = _TENSOR.fullmatch(tensor.name)
@@ -339,7 +340,8 @@ def _check_shapes(
 
 
 def _floats(content: NDArray[np.uint8], tensor: _Tensor, path: Path) -> Floats:
-    """Returns the numbers of a tensor."""
+    """Returns a tensor's values as f32 of the tensor's shape. Raises ConfigurationError if a value
+    is not finite or too large."""
     numbers = np.empty(tensor.shape, np.float32)
     found = content[tensor.begin : tensor.end].view(tensor.dtype).reshape(tensor.shape)
     if tensor.dtype == np.uint16:

@@ -1,10 +1,11 @@
-"""Adds low-rank adapters (LoRA) to the graph of a model, and runs steps with them.
+"""Adds branches for low-rank adapters (LoRA) to the graph of a model, and runs steps with them.
 
-Rows of several adapters, and of none, are in one step. A copy of the graph has a branch at each
-matrix that an adapter changes, `y + ((x A') * m) B`. A and B hold the matrices of all adapters one
-after another, and m is 1 at the ranks of a row's adapter. All three are inputs, so that adapters
-are loaded and unloaded without a compilation. The inputs of a step are views of A and B from the
-first to the last adapter of its rows. Steps without an adapter do not use the copy.
+One step may have rows of several adapters and rows without an adapter. A copy of the graph has a
+branch `y + ((x A') * m) B` at each matrix that an adapter changes. A and B hold the matrices of all
+adapters one after another, and the mask m is 1 at the ranks of a row's adapter. A, B and m are
+graph inputs, so adapters are loaded and unloaded without a compilation. The inputs of a step are
+views of A and B from the first to the last adapter of the step's rows. Steps without an adapter use
+the original graph.
 """
 
 from __future__ import annotations
@@ -64,11 +65,11 @@ _FUSED_UP: Final = "mlp.gate_up_proj"
 
 
 class LowRank(NamedTuple):
-    """The product that an adapter adds to a matrix: `up` transposed, times `down`.
+    """The low-rank product that an adapter adds to a weight matrix: `up` transposed, times `down`.
 
     Attributes:
         down: f32 [rank, columns].
-        up: f32 [rank, rows], times the adapter's scale.
+        up: f32 [rank, rows], multiplied by the adapter's scale.
     """
 
     down: Floats
@@ -76,15 +77,15 @@ class LowRank(NamedTuple):
 
 
 class MatrixShape(NamedTuple):
-    """The shape of a matrix of the model."""
+    """The shape of a weight matrix of the model."""
 
     rows: int
     columns: int
 
 
 def module_shapes(model: ov.Model) -> dict[str, MatrixShape]:
-    """Returns the shapes of a paged model's matrices that adapters may change, by the names of
-    their modules in transformers."""
+    """Returns the shapes of a paged model's weight matrices that adapters may change, by the
+    modules' names in transformers."""
     return {
         name: MatrixShape(*node.input_value(1).get_shape())
         for name, node in find_modules(model).items()
@@ -92,7 +93,8 @@ def module_shapes(model: ov.Model) -> dict[str, MatrixShape]:
 
 
 def find_modules(model: ov.Model) -> dict[str, Node]:
-    """Returns the MatMul nodes of the same matrices, in the same order."""
+    """Returns the MatMul nodes of the matrices that adapters may change, by module name, in the
+    order of `module_shapes`."""
     head = vocabulary_projection(model)
     found: dict[str, Node] = {}
     fused_layers: set[str] = set()
@@ -116,7 +118,7 @@ def find_modules(model: ov.Model) -> dict[str, Node]:
 
 
 def _is_adaptable(node: Node) -> bool:
-    """Returns whether a product has a matrix of weights, and a row for each token of a step."""
+    """Returns whether a MatMul multiplies token rows with a static weight matrix."""
     rows, weights = node.get_input_partial_shape(0), node.get_input_partial_shape(1)
     if node.get_attributes() != _TIMES_TRANSPOSED or weights.is_dynamic or len(weights) != 2:
         return False
@@ -126,7 +128,8 @@ def _is_adaptable(node: Node) -> bool:
 
 
 def _module_name(node: Node) -> str:
-    """Returns the name of the module that a product belongs to; "" = unknown, or not of weights."""
+    """Returns the name of the module that a MatMul belongs to; "" = the name is unknown, or no
+    input is a weight."""
     found = _OF_MATMUL.match(node.get_friendly_name())
     constant = node.input_value(1).get_node()
     while constant.get_type_name() in _DECOMPRESSION:
@@ -138,7 +141,7 @@ def _module_name(node: Node) -> str:
 
 
 def _add_branches(model: ov.Model, modules: Sequence[str]) -> None:
-    """Adds the branches of some modules to a paged model, in place."""
+    """Adds the adapter branches of some modules to a paged model in place."""
     nodes = find_modules(model)
     mask = _parameter(_MASK, [-1, -1])
     parameters = [mask]
@@ -150,7 +153,7 @@ def _add_branches(model: ov.Model, modules: Sequence[str]) -> None:
         down = _parameter(f"{_DOWN}{index}", [-1, num_columns])
         up = _parameter(f"{_UP}{index}", [-1, num_rows])
         parameters += [down, up]
-        # A product of three dimensions would be computed token by token.
+        # OpenVINO would compute a product of three dimensions token by token.
         port = source.get_node().get_instance_id(), source.get_index()
         rows = rows_of.get(port)
         if rows is None:
@@ -175,8 +178,8 @@ def _parameter(name: str, shape: list[int]) -> Node:
 
 
 class _Member(NamedTuple):
-    """An adapter's place in the stack: its ranks, from `first` to before `end`, and what the
-    kernels read; None = not supported."""
+    """The ranks of one adapter in the stack, from `first` to before `end`, and its weights packed
+    for the decode kernels; None = the kernels do not support the adapter."""
 
     number: int
     first: int
@@ -186,12 +189,12 @@ class _Member(NamedTuple):
 
 @dataclass(frozen=True)
 class AdapterStack:
-    """The weights of all adapters of a model, which never change.
+    """The weights of all loaded adapters of a model. Instances are immutable.
 
     Attributes:
         shapes: the shapes of the modules that any adapter changes.
-        down: f32 [ranks, columns] of each module.
-        up: f32 [ranks, rows] of each module.
+        down: one f32 [ranks, columns] for each module.
+        up: one f32 [ranks, rows] for each module.
     """
 
     shapes: Mapping[str, MatrixShape]
@@ -210,17 +213,19 @@ class AdapterStack:
 
     @property
     def packed(self) -> PackedAdapters:
-        """All adapters as the kernels read them; empty = the kernels do not compute them."""
+        """The packed weights of all adapters, for the decode kernels; empty = the kernels do not
+        support adapters."""
         return {one.number: one.packed for one in self.members if one.packed is not None}
 
     def with_adapter(
         self, number: int, weights: Mapping[str, LowRank], packed: PackedAdapter | None = None
     ) -> AdapterStack:
-        """Returns a stack with one more adapter, the last.
+        """Returns a new stack that also has the adapter, in last place.
 
         Args:
-            weights: the weights by the names of the model's modules.
-            packed: the same for the kernels, if these compute all other adapters, too.
+            number: the adapter's number.
+            weights: the adapter's matrices by module name.
+            packed: the same matrices packed for the decode kernels; None = not packed.
         """
         rank = max(len(pair.down) for pair in weights.values())
         rank += -rank % RANK_STEP
@@ -242,7 +247,8 @@ class AdapterStack:
         return AdapterStack(shapes, down, up, (*self.members, member))
 
     def without(self, number: int) -> AdapterStack:
-        """Returns a stack without an adapter. The modules stay those of the compiled graph."""
+        """Returns a new stack without one adapter. It keeps all modules, because the compiled graph
+        has inputs for them."""
         first, end = next((m.first, m.end) for m in self.members if m.number == number)
         rows = np.r_[0:first, end : self.num_ranks]
         members = []
@@ -259,7 +265,7 @@ class AdapterStack:
 
 
 class AdapterRunner(StepRunner):
-    """Runs steps some of whose sequences have adapters. `compiled` is the graph with branches for
+    """Runs steps in which some sequences have adapters. `compiled` is the graph with branches for
     the modules of the stack."""
 
     def __init__(self, compiled: ov.CompiledModel, stack: AdapterStack) -> None:
@@ -268,8 +274,8 @@ class AdapterRunner(StepRunner):
         self.use(stack)
 
     def use(self, stack: AdapterStack) -> None:
-        """Has other adapters of the same modules computed from the next step on. Not to be called
-        during a step."""
+        """Replaces the adapters from the next step on; the new stack must have the same modules.
+        Must not be called during a step."""
         self.stack = stack
         self._set_range(0, stack.num_ranks)
 
@@ -290,7 +296,8 @@ class AdapterRunner(StepRunner):
         return super().infer(inputs)
 
     def _set_range(self, first: int, end: int) -> None:
-        """Sets the adapters that are in the graph's inputs, as views of the stack."""
+        """Sets the graph's A and B inputs to views of the stack's ranks from `first` to before
+        `end`."""
         self._range = (first, end)
         for name, matrices in ((_DOWN, self.stack.down), (_UP, self.stack.up)):
             for index, matrix in enumerate(matrices):
@@ -299,9 +306,9 @@ class AdapterRunner(StepRunner):
 
 
 def compile_adapters(model: PagedModel, stack: AdapterStack) -> AdapterRunner:
-    """Compiles the graph with branches for the stack's modules, which takes seconds, and runs a
-    first step, in which OpenVINO repacks weights. It may be called on any thread. Raises
-    RuntimeError if the device does not support it, or it cannot share the KV cache."""
+    """Compiles the graph with branches for the stack's modules and runs a first step, in which
+    OpenVINO repacks weights. Takes seconds; thread-safe. Raises RuntimeError if the device does not
+    support the graph, or the graph cannot share the KV cache."""
     graph = model.graph.model.clone()
     _add_branches(graph, list(stack.shapes))
     compiled = compile_model(ov.Core(), graph, model.device, model.precisions.large)
@@ -320,7 +327,8 @@ def compile_adapters(model: PagedModel, stack: AdapterStack) -> AdapterRunner:
 
 
 def check_stack(members: Iterable[int], stack: AdapterStack) -> None:
-    """Asserts that a stack has exactly these adapters, and no gap between them."""
+    """Asserts that a stack has exactly the adapters with these numbers, without gaps between their
+    ranks."""
     assert sorted(members) == sorted(member.number for member in stack.members)
     end = 0
     for member in stack.members:

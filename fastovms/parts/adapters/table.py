@@ -1,4 +1,4 @@
-"""The adapters (LoRA) of one model: loads and unloads them while it is served."""
+"""Loads and unloads the LoRA adapters of one model while it is served."""
 
 from __future__ import annotations
 
@@ -41,24 +41,25 @@ available.
 
 
 class _Change(NamedTuple):
-    """The weights to use, and the runner of steps with them; None = no runner."""
+    """The new stack of adapter weights, and the runner of steps with adapters; None = no adapters
+    are left."""
 
     stack: AdapterStack
     runner: AdapterRunner | None
 
 
 class AdapterTable(BackendExtension):
-    """The adapters of a model. Belongs to the event loop, but for `load_first`.
+    """The LoRA adapters of a model. Methods run on the event loop, except `load_first`.
 
     Args:
         max_adapters: the maximum number of adapters in memory.
         max_rank: the highest rank of an adapter.
-        has_kernels: whether decode kernels may compute steps, which read adapters in a form of
-            their own.
+        has_kernels: whether decode kernels may compute steps; adapters are then packed for them,
+            too.
 
     Attributes:
-        switch: calls a function on the engine's thread and returns when it has returned; set while
-            the engine runs.
+        switch: runs a function on the engine's thread and returns when it has finished; None while
+            the engine does not run.
     """
 
     def __init__(
@@ -87,20 +88,20 @@ class AdapterTable(BackendExtension):
 
     @property
     def adapters(self) -> Mapping[str, Adapter]:
-        """Those that requests may name."""
+        """The adapters that requests may name."""
         return self._adapters
 
     @property
     def num_bytes(self) -> int:
-        """The memory of all weights of adapters."""
+        """The bytes of all adapters' weights."""
         return self._stack.num_bytes
 
     def load_first(self, modules: Mapping[str, Path]) -> None:
-        """Loads adapters before the engine runs, in any thread. Raises ConfigurationError if one of
-        them cannot be served, or there are too many.
+        """Loads adapters before the engine starts; may be called on any thread. Raises
+        ConfigurationError if an adapter cannot be served or there are too many.
 
         Args:
-            modules: directories, by the names of the adapters.
+            modules: the directory of each adapter, by its name.
         """
         stack = AdapterStack({})
         for name, path in modules.items():
@@ -115,9 +116,9 @@ class AdapterTable(BackendExtension):
             self._log("loaded", ", ".join(modules))
 
     async def load(self, name: str, path: Path) -> Adapter:
-        """Loads an adapter and returns it when requests may name it. Goes on if the caller cancels.
-        Raises ConfigurationError if it cannot be served, there are too many, or the name is taken;
-        BackendUnavailable if the engine does not run."""
+        """Loads an adapter and returns it once requests may name it. The load completes even if the
+        caller is cancelled. Raises ConfigurationError if the adapter cannot be served, there are
+        too many adapters, or the name is taken; BackendUnavailable if the engine does not run."""
         return await self._finish(self._load(name, path))
 
     async def _load(self, name: str, path: Path) -> Adapter:
@@ -134,13 +135,13 @@ class AdapterTable(BackendExtension):
         return adapter
 
     async def unload(self, name: str) -> None:
-        """Unloads an adapter: no further request may name it, and when those that run have ended
-        its memory is freed and this returns. Goes on if the caller cancels.
+        """Unloads an adapter: refuses new requests with it, waits until its running requests have
+        ended, and frees its memory. Continues even if the caller is cancelled.
 
         Raises:
             KeyError: no adapter has this name.
-            BackendUnavailable: the requests do not end in time, and it stays loaded; or the engine
-                does not run.
+            BackendUnavailable: the requests do not end in time, and the adapter stays loaded; or
+                the engine does not run.
         """
         adapter = self._adapters.pop(name)
         self._leaving[name] = asyncio.Event()
@@ -166,8 +167,8 @@ class AdapterTable(BackendExtension):
         self._log("unloaded", name)
 
     async def _finish(self, change: Coroutine[Any, Any, T]) -> T:
-        """Completes a change even if the caller is cancelled: a partial change would leave requests
-        without the weights that they name."""
+        """Completes a change even if the caller is cancelled, because a partial change would leave
+        requests without their adapter's weights."""
         task = asyncio.ensure_future(change)
         self._changes.add(task)
         task.add_done_callback(self._forget)
@@ -222,9 +223,9 @@ class AdapterTable(BackendExtension):
             raise ConfigurationError(f"the adapter {name} cannot be loaded: {error}") from None
 
     def _with_adapter(self, number: int, files: AdapterFiles) -> _Change:
-        """Returns the stack with one more adapter, and what runs it."""
+        """Returns the stack with one more adapter, and the runner for the new stack."""
         compiles = self._runner is None or not files.weights.keys() <= self._stack.shapes.keys()
-        # The stack is copied, and a compiled graph has the weights of the model once more.
+        # The stack is copied, and a compilation needs a second copy of the model's weights.
         needed = self._stack.num_bytes + files.num_bytes
         needed += compiles * self._model.graph.weights.stat().st_size
         if needed > (available := available_memory()):
@@ -243,7 +244,7 @@ class AdapterTable(BackendExtension):
         return pack_adapter([files.weights.get(name) for name in self._shapes])
 
     def _without(self, number: int) -> _Change:
-        """Returns the stack without an adapter, and what runs it."""
+        """Returns the stack without the adapter, and the runner for the new stack."""
         stack = self._stack.without(number)
         return _Change(stack, self._runner) if stack.members else _Change(AdapterStack({}), None)
 
@@ -255,7 +256,7 @@ class AdapterTable(BackendExtension):
             raise ConfigurationError(
                 f"{self._model.device} cannot run the model with adapters: {reason_of(error)}"
             ) from None
-        self._model.forget_files()  # free the pages of files that the compilation has read
+        self._model.forget_files()  # free the page cache of the model's files
         logger.info(
             "compiled the model with LoRA adapters on %d weight matrices in %.1f s",
             len(stack.shapes),
@@ -265,7 +266,7 @@ class AdapterTable(BackendExtension):
 
     async def _use(self, change: _Change) -> None:
         if self.switch is None:
-            raise BackendUnavailable("the engine does not run")
+            raise BackendUnavailable("adapters cannot be changed: the engine does not run")
         stack, runner = change
 
         def use() -> None:

@@ -1,2 +1,2 @@
-"""Runs batches: every line of a file is a request that the server's handlers answer at the lowest
-priority. Finished results survive a restart."""
+"""Batches: each line of an input file is a request, which the server's handlers answer at the
+lowest priority. Finished results survive a restart."""

@@ -55,14 +55,14 @@ from fastovms.parts.batches.store import FileStore
 
 
 class BatchErrors(AnswerSchema, kw_only=True):
-    """The errors in the input of a batch, at most 100."""
+    """The errors in the input file of a batch, at most 100."""
 
     object: Literal["list"] = "list"
     data: list[BatchError]
 
 
 class BatchCounts(AnswerSchema):
-    """The numbers of requests of a batch by outcome so far."""
+    """The numbers of all, completed and failed requests of a batch so far."""
 
     total: int
     completed: int
@@ -70,7 +70,7 @@ class BatchCounts(AnswerSchema):
 
 
 class BatchTokens(AnswerSchema):
-    """The tokens of all requests that were answered."""
+    """The token counts of all answered requests of a batch."""
 
     input_tokens: int
     input_tokens_details: CachedTokens
@@ -111,7 +111,7 @@ class BatchList(ListPage[BatchObject]):
 
 
 def batch_object(record: BatchRecord) -> BatchObject:
-    """Returns the batch object. Most of its members are the record's."""
+    """Returns the API object of a batch record."""
     members = {
         name: getattr(record, name)
         for name in BatchObject.__struct_fields__
@@ -151,7 +151,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def batch_work(kept: StatePart[BatchRunner]) -> list[WorkItem]:
-    """Returns the running batches of all tenants."""
+    """Returns the running batches of all tenants as work items."""
     if not kept.is_open:
         return []
     runner = kept.part
@@ -171,13 +171,13 @@ async def batch_work(kept: StatePart[BatchRunner]) -> list[WorkItem]:
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The handlers of `/batches`. Each raises NotFound for a batch that is not stored here, or
-    belongs to another tenant.
+    """The handlers of `/batches`. Each raises NotFound for a batch that is not stored on this
+    server or belongs to another tenant.
 
     Attributes:
         files: the store of input files.
-        kept: the runner, or the reason why there is none.
-        new_id: makes ids of 32 random hexadecimal digits.
+        kept: the batch runner, or the reason why batches are not available.
+        new_id: returns a new id of 32 random hexadecimal digits.
     """
 
     files: StatePart[FileStore]
@@ -188,7 +188,7 @@ class Batches:
     unix_time: Callable[[], float]
 
     async def create(self, request: Request, dialect: Dialect) -> Response:
-        """Creates a batch and starts it."""
+        """Creates and starts a batch."""
         body = await self.bodies.read(request, BatchRequest)
         runner = self.kept.part
         runner.check_room(request.sender)
@@ -215,7 +215,7 @@ class Batches:
         return json_response(batch_object(record))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
-        """Describes a batch."""
+        """Returns a batch."""
         return json_response(batch_object(self._find(request)))
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
@@ -225,8 +225,8 @@ class Batches:
         return json_response(list_page(records, page, batch_object))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
-        """Cancels a batch. Cancelling it again changes nothing. Raises RequestError if the batch
-        has already completed, failed or expired."""
+        """Cancels a batch; a repeated cancellation changes nothing. Raises RequestError if the
+        batch has already completed, failed or expired."""
         record = self._find(request)
         if record.has_ended and record.cancelled_at is None:
             raise RequestError(f"the batch cannot be cancelled: it is {record.status}")
@@ -267,7 +267,8 @@ async def _cancel(runner: BatchRunner, record: BatchRecord) -> BatchRecord:
 
 
 def _window(given: str | None) -> int:
-    """Returns the seconds of a completion window."""
+    """Returns the length of a completion window in seconds. Raises InvalidField if it is
+    invalid."""
     found = _WINDOW.fullmatch(given or "")
     seconds = int(found[1]) * _UNITS[found[2]] if found else 0
     if not 0 < seconds <= _LONGEST:
@@ -288,7 +289,7 @@ PATHS: Final = (
     "/responses",
     "/score",
 )
-"""The endpoints of the server that batches may use, after the prefix of a dialect."""
+"""The endpoints that batches may use, without the dialect's prefix such as /v1."""
 
 _URLS: Final = frozenset(
     f"{prefix}{path}" for dialect in DIALECTS for prefix in dialect.prefixes for path in PATHS
@@ -296,13 +297,13 @@ _URLS: Final = frozenset(
 
 
 def refuse_line(error: RequestError, request: Request) -> Response:
-    """Returns the error response for a batch line that is not run, in the error format of its
-    path."""
+    """Returns the error response for a batch line that is not run, in the format of the path's
+    API."""
     return error_response(error, dialect_of(request.path), request.id)
 
 
 class BatchEndpoints:
-    """The endpoints of this server that batch lines may use."""
+    """The endpoints of this server that batch lines may use, and the rules for the lines."""
 
     def __init__(self, router: Router, models: ServedModels, max_lines: int) -> None:
         self._router = router
@@ -310,16 +311,16 @@ class BatchEndpoints:
         self._max_lines = max_lines
 
     def exists(self, url: str) -> bool:
-        """Returns whether batch lines may use this URL."""
+        """Returns whether batch lines may use the URL."""
         return url in _URLS and isinstance(self._router.match("POST", url), Match)
 
     def all(self) -> list[str]:
-        """Returns the endpoints of OpenAI's dialect, for messages."""
+        """Returns the URLs with the prefix /v1 that batch lines may use, for error messages."""
         return [f"/v1{path}" for path in PATHS if self.exists(f"/v1{path}")]
 
     def rules(self, endpoint: str | None) -> InputRules:
-        """Returns the rules for the lines of a batch. `endpoint` is the path that all lines must
-        use; None = lines may use different paths."""
+        """Returns the rules for the lines of a batch. `endpoint` is the URL that all lines must
+        use; None = lines may use different URLs."""
         return InputRules(endpoint, self.exists, self._find_model, self._max_lines, scan)
 
     def _find_model(self, name: str | None, url: str) -> str | None:
@@ -330,8 +331,8 @@ class BatchEndpoints:
 
 
 def add_batch_routes(router: Router, files: Files, batches: Batches) -> None:
-    """Adds the routes of files and batches. Batch lines are answered by the routes already added
-    for models."""
+    """Adds the routes of files and batches. Batch lines are answered by the model routes that
+    `router` already has."""
 
     def add(name: str, handler: ApiHandler, summary: str, answer: Any, **more: Any) -> None:
         method, _, path = name.partition(" ")
@@ -401,7 +402,8 @@ def _of_openai(handler: ApiHandler) -> ApiHandler:
 
 
 def _refusal(request: Request) -> Response | None:
-    """Returns the 404 for Anthropic's client, whose files have the same paths as OpenAI's."""
+    """Returns a 404 for Anthropic's clients, whose Files API has the same paths as OpenAI's; None
+    for other clients."""
     if not is_anthropics(request):
         return None
     return render_error(

@@ -1,4 +1,4 @@
-"""Endpoints `/files`: uploads streamed to the disk, and the content of stored files."""
+"""Endpoints `/files`: uploads streamed to disk, and the content of stored files."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from fastovms.system.threads import DiskThreads
 
 
 class FileForm(AnswerSchema, kw_only=True):
-    """The form of an upload: `file` is a part with a file name."""
+    """The form fields of an upload; `file` is a part with a file name."""
 
     file: str
     purpose: str
 
 
 class FileObject(AnswerSchema, kw_only=True):
-    """Describes a file."""
+    """A stored file as the API returns it."""
 
     id: str
     object: Literal["file"] = "file"
@@ -62,7 +62,7 @@ class DeletedFile(AnswerSchema, kw_only=True):
 
 
 def file_object(record: FileRecord) -> FileObject:
-    """Returns the file object."""
+    """Returns the API object of a file record."""
     return FileObject(
         id=record.id,
         bytes=record.size,
@@ -74,7 +74,7 @@ def file_object(record: FileRecord) -> FileObject:
 
 
 def no_such_file(id: str) -> NotFound:
-    """Returns the message about a file that does not exist."""
+    """Returns the error for an unknown file id."""
     return NotFound(f"No such File object: {id[:200]}", param="id")
 
 
@@ -83,13 +83,12 @@ _SHORTEST: Final = 3600
 _LONGEST: Final = 30 * 24 * 3600
 
 BATCH_AGE: Final = 30 * 24 * 3600
-"""Seconds after which the input of a batch and its results expire by default, as OpenAI's do.
-Otherwise they would fill the disk of a server that runs a batch a night."""
+"""Seconds after which a batch's input and output files expire by default, as in OpenAI's API."""
 
 
 def seconds_of(given: Mapping[str, Any] | None, name: str) -> int | None:
-    """Reads `expires_after` and returns its seconds; None = not given. Raises InvalidField if a
-    member is invalid. `name` is the field's name, for error messages."""
+    """Returns the seconds of an `expires_after` object; None = the object is not given. Raises
+    InvalidField if a member is invalid. `name` is the field's name, for error messages."""
     if given is None:
         return None
     anchor, seconds = given.get("anchor"), given.get("seconds")
@@ -108,8 +107,8 @@ _RANGE: Final = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
 async def send_content(
     request: Request, record: FileRecord, path: Path, threads: DiskThreads
 ) -> Response | None:
-    """Sends the content of a file, or the requested range. Raises NotFound if the file no longer
-    exists, for example because it has expired; StateFailed if the file cannot be read."""
+    """Sends the content of a file or the requested byte range. Raises NotFound if the file no
+    longer exists, for example because it has expired; StateFailed if it cannot be read."""
     wanted = byte_range(request.headers.get("range"), record.size)
     if wanted is None:
         fields = (("Content-Range", f"bytes */{record.size}"),)
@@ -139,9 +138,11 @@ async def send_content(
 
 
 class _Content:
-    """A file that threads read; its methods block. It is opened by the first read and closed once,
-    after the last: a cancelled caller may leave a read running, whose descriptor must not be
-    reused."""
+    """An open file whose blocking methods are called in threads.
+
+    The first read opens the file. It is closed once, after the last read: a cancelled caller may
+    leave a read running, whose file descriptor must not be reused.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -166,8 +167,8 @@ class _Content:
 
 
 def byte_range(asked: str | None, size: int) -> range | None:
-    """Returns the requested bytes; None = no such bytes. An invalid header, or one with several
-    ranges, is ignored."""
+    """Returns the byte range that a `Range` header requests; None = the range is outside the file.
+    An invalid header or one with several ranges selects the whole file."""
     found = None if asked is None else _RANGE.fullmatch(asked.replace(" ", ""))
     if found is None or found.groups() == ("", ""):
         return range(size)
@@ -184,7 +185,7 @@ def byte_range(asked: str | None, size: int) -> range | None:
 async def _send(
     stream: Stream, threads: DiskThreads, content: _Content, wanted: range, piece: bytes
 ) -> None:
-    """Sends the wanted range, of which `piece` is the first part."""
+    """Sends the wanted byte range, of which `piece` is the beginning."""
     writable = asyncio.Event()
     stream.on_writable = writable.set
     while piece:
@@ -211,15 +212,15 @@ Part = TypeVar("Part")
 
 
 class StatePart(Generic[Part]):
-    """A part of the state of this server, or the reason why it is not available.
+    """A part of the server's state, or the reason why that part is not available.
 
     Args:
-        name: the plural of what it stores.
+        name: a plural noun for the stored objects, such as "files".
         part: None = not available.
-        is_fault: whether it is configured but could not be opened.
+        is_fault: whether the part is configured but could not be opened.
 
     Attributes:
-        reason: the reason, for clients.
+        reason: why the part is not available, for clients.
     """
 
     def __init__(
@@ -236,8 +237,8 @@ class StatePart(Generic[Part]):
 
     @property
     def part(self) -> Part:
-        """Returns the part. Raises StateFailed if it could not be opened; RequestError if it is
-        switched off."""
+        """The part. Raises StateFailed if it could not be opened; RequestError if it is switched
+        off."""
         if self._part is not None:
             return self._part
         if self._is_fault:
@@ -250,15 +251,16 @@ class StatePart(Generic[Part]):
 
 
 def path_for(files: StatePart[FileStore], tenant: str, id: str) -> Path:
-    """Returns the path of a tenant's file. Raises as `StatePart.part` does, and NotFound."""
+    """Returns the path of a tenant's file. Raises NotFound if there is no such file, and the errors
+    of `StatePart.part`."""
     if files.part.find(tenant, id) is None:
         raise no_such_file(id)
     return files.part.path_of(id)
 
 
 class Files:
-    """The handlers of `/files`. Each raises NotFound for a file that is not stored here, or belongs
-    to another tenant."""
+    """The handlers of `/files`. Each raises NotFound for a file that is not stored on this server
+    or belongs to another tenant."""
 
     def __init__(
         self, kept: StatePart[FileStore], new_id: Callable[[], str], unix_time: Callable[[], float]
@@ -269,7 +271,8 @@ class Files:
         self._uploads = Uploads()
 
     def open_upload(self, request: Request, dialect: Dialect) -> BodySink | Response:
-        """Returns the sink for the body of an upload, or a refusal by its headers."""
+        """Returns the sink for the body of an upload, or an error response if its headers are
+        refused."""
         try:
             return self._open_upload(request, dialect)
         except (RequestError, BackendError) as error:
@@ -281,7 +284,9 @@ class Files:
             count = store.files.held(owner)
             message = f"you have {count} stored files, which is the limit: delete some of them"
             raise (
-                RequestError(message) if count else Overloaded("no further file can be stored now")
+                RequestError(message)
+                if count
+                else Overloaded("the file storage is full; retry later")
             )
         return self._uploads.open(
             request,
@@ -294,7 +299,7 @@ class Files:
         )
 
     async def create(self, request: Request, dialect: Dialect) -> Response:
-        """Makes a file of an upload."""
+        """Stores an uploaded file."""
         store, sink = self._kept.part, request.sink
         assert isinstance(sink, UploadSink)
         form = await read_form(sink, dialect)
@@ -339,11 +344,11 @@ class Files:
         return json_response(list_page(found, page, file_object))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
-        """Describes a file."""
+        """Returns the object of a file."""
         return json_response(file_object(self._find(request)))
 
     async def content(self, request: Request, dialect: Dialect) -> Response | None:
-        """Sends the content of a file, or the range that the request asks for."""
+        """Sends the content of a file, or the requested byte range."""
         record = self._find(request)
         store = self._kept.part
         return await send_content(request, record, store.path_of(record.id), store.threads)
@@ -369,7 +374,8 @@ _UPLOAD_FIELDS: Final = ("purpose", "expires_after[anchor]", "expires_after[seco
 
 
 def _expires_after(fields: Mapping[str, str]) -> dict[str, object] | None:
-    """Returns `expires_after`, assembled from the form fields `expires_after[...]`."""
+    """Returns the object `expires_after` of the form fields `expires_after[...]`; None = no such
+    field."""
     members: dict[str, object] = {}
     for name in ("anchor", "seconds"):
         text = fields.get(f"expires_after[{name}]")

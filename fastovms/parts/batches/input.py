@@ -1,4 +1,4 @@
-"""Validates the input file of a batch."""
+"""Checks the input file of a batch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fastovms.parts.batches.records import (
 from fastovms.system.threads import in_daemon_thread
 
 _MAX_BYTES: Final = 64 * 1024 * 1024
-"""Bytes of all lines that run, unless one alone has more."""
+"""The maximum bytes of all running lines together; a longer line runs alone."""
 
 
 class _Waiting(NamedTuple):
@@ -44,10 +44,9 @@ class LineSlots:
     """Limits the lines that run at once. Owners take turns, and so do the batches of one owner,
     line by line.
 
-    One owner may have all slots and bytes. An owner without slots gets some beyond the limit (see
-    `Shares`). The limit may change at any time. It is checked when a line asks and when one ends.
-    One line may always run, so that the limit is checked again soon. `limit` returns the current
-    limit of running lines.
+    A single owner may use all slots and bytes. An owner without a running line may exceed the limit
+    (see `Shares`). One line may always run. `limit` returns the maximum number of running lines;
+    its value may change, and is read whenever a line starts or ends.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -63,7 +62,7 @@ class LineSlots:
         return self._lines.used
 
     async def acquire(self, size: int, owner: str = "") -> None:
-        """Returns when a line of `size` bytes may run. Call `release` at its end."""
+        """Waits until a line of `size` bytes may run. Call `release` at the line's end."""
         waiting = _Waiting(size, asyncio.get_running_loop().create_future())
         self._waiting.add(owner, waiting)
         self._wake()
@@ -78,7 +77,7 @@ class LineSlots:
             raise
 
     def release(self, size: int, owner: str = "") -> None:
-        """Gives back the slot of a line of `size` bytes."""
+        """Releases the slot of a line of `size` bytes."""
         self._lines.give_back(owner)
         self._bytes.give_back(owner, size)
         self._wake()
@@ -88,7 +87,7 @@ class LineSlots:
             waiting.turn.set_result(None)
 
     def _take(self, owner: str, waiting: _Waiting) -> bool:
-        """Takes the slot of a line, if it may run now."""
+        """Takes a slot and returns True if the line may run now."""
         if waiting.turn.cancelled():  # its cancelled task removes the entry
             return False
         limit, size = self._limit(), waiting.size
@@ -103,20 +102,21 @@ class LineSlots:
 
 _STEPS_AT_ONCE: Final = 32
 _BYTES_AT_ONCE: Final = 128 * 1024
-"""The number of steps, or of bytes in them, between two pauses: so many hold the GIL for some
-tenths of a millisecond."""
+"""The maximum number of steps, and of bytes in them, between two pauses. Processing that many
+holds the GIL for some tenths of a millisecond."""
 
 
 class Stopped(Exception):
-    """Raised in work that was cancelled."""
+    """Raised in the thread of a cancelled check."""
 
 
 class Pace:
     """Slows down work in a thread and makes it cancellable.
 
     Args:
-        pause: seconds of each pause. Without it, the check of a large file makes concurrent streams
-            several times slower, because a thread that only releases the GIL gets it back too soon.
+        pause: seconds of each pause. Without pauses, the check of a large file makes concurrent
+            streams several times slower, because a thread that merely releases the GIL gets it back
+            too soon.
     """
 
     def __init__(self, pause: float = 0.0) -> None:
@@ -130,7 +130,7 @@ class Pace:
         self._is_stopped = True
 
     def spend(self, num_bytes: int) -> None:
-        """Call before a step that processes this number of bytes; pauses if needed. Raises
+        """Counts `num_bytes` that the caller will process next, and pauses if needed. Raises
         Stopped."""
         if self._is_stopped:
             raise Stopped
@@ -143,7 +143,7 @@ class Pace:
 
 
 MAX_ERRORS: Final = 100
-"""The number of errors that are reported for one input."""
+"""The maximum number of errors that are reported for one input."""
 
 _SHOWN: Final = 60
 
@@ -156,7 +156,8 @@ _MANY_BRACKETS: Final = 300
 room, which another thread, when the line runs, may have less of."""
 
 _UNREAD: Final = ("line_too_long", "invalid_json_line")
-"""The codes of lines whose ids are not checked."""
+"""The error codes of lines whose `custom_id` is unknown and therefore not checked for
+repetition."""
 
 _FIELDS: Final = ("custom_id", "method", "url", "body")
 
@@ -167,8 +168,9 @@ class InputRules:
 
     Attributes:
         endpoint: the URL that all lines must use; None = lines may use different URLs.
-        is_endpoint: returns whether batches may use a URL.
-        find_model: returns the model of a name, or of no name; None = unknown.
+        is_endpoint: returns whether batch lines may use a URL.
+        find_model: returns the served name of the model that a line requests (None = no model
+            named) at a URL; None = unknown.
         max_lines: the maximum number of lines.
         weigh: raises RequestError for JSON with more values than endpoints accept. Releases the GIL
             regularly.
@@ -183,13 +185,13 @@ class InputRules:
 
 @dataclass(slots=True)
 class CheckedInput:
-    """The result of a successful check of an input file.
+    """The result of a check of an input file.
 
     Attributes:
         num_requests: the number of lines that are not blank.
-        last_line: the number of the last such line.
-        model: the model of all lines; None = no lines.
-        digest: a hash of the content, including blank lines.
+        last_line: the number of the last such line, from 1.
+        model: the model of all lines; None = the file has no lines.
+        digest: a hash of the whole content, including blank lines.
     """
 
     num_requests: int = 0
@@ -211,15 +213,16 @@ class _CheckedBody(msgspec.Struct, frozen=True):
 
 
 def check_input(path: Path, rules: InputRules, pace: Pace | None = None) -> CheckedInput:
-    """Checks an input file. Blocks, so call it in a thread. Needs 8 bytes of memory per line.
-    Raises OSError if the file cannot be read; Stopped if the check was cancelled.
+    """Checks an input file and returns the result, errors included. Blocks, so call it in a thread.
+    Needs 8 bytes of memory per line. Raises OSError if the file cannot be read; Stopped if the
+    check was cancelled.
 
     Args:
-        pace: slows the reading down in favour of other threads.
+        pace: slows the check down in favour of other threads; None = no pauses.
     """
     pace = pace or Pace()
     checked = CheckedInput()
-    seed = secrets.token_bytes(16)  # prevents deliberate hash collisions of ids
+    seed = secrets.token_bytes(16)  # a random seed prevents deliberate hash collisions of ids
     hashes = array("Q")
     digest = hashlib.blake2b(digest_size=8)
     for number, line in read_lines(path, pace.spend):
@@ -251,7 +254,8 @@ def check_input(path: Path, rules: InputRules, pace: Pace | None = None) -> Chec
 def _check_line(
     line: bytes, rules: InputRules, checked: CheckedInput, seed: bytes, hashes: array[int]
 ) -> BatchError | None:
-    """Checks a line, records its model and the hash of its id, and returns its error, if any."""
+    """Checks a line, records its model and the hash of its `custom_id`, and returns its error; None
+    = the line is valid."""
     if len(line) > MAX_LINE:
         return BatchError("line_too_long", f"a line must have at most {MAX_LINE} bytes")
     if not is_utf8(line):
@@ -316,11 +320,11 @@ def _hash(custom_id: str, seed: bytes) -> int:
 def _repeated(
     lines: Iterator[tuple[int, bytes]], hashes: array[int], seed: bytes, most: int
 ) -> list[BatchError]:
-    """Returns the errors of ids that occur twice. Two of a million ids have the same hash with a
-    probability of 3e-8.
+    """Returns an error for each `custom_id` that occurs twice. A false hash match among a million
+    different ids has a probability of 3e-8.
 
     Args:
-        lines: read only if there are repeated hashes.
+        lines: read only if there are equal hashes.
     """
     known: NDArray[np.uint64] = np.sort(np.frombuffer(hashes, np.uint64))
     repeated = np.unique(known[1:][known[1:] == known[:-1]])
@@ -350,12 +354,12 @@ def _repeated(
 
 
 PAUSE: Final = 0.001
-"""Seconds of each rest while streams run."""
+"""Seconds of each pause of a check while streams run."""
 
 
 class InputChecker:
-    """Checks inputs, each in a separate thread; a million lines take half a minute. Inputs of one
-    owner are checked one at a time, those of different owners in parallel.
+    """Checks input files, each in a separate thread; a million lines take half a minute. The files
+    of one owner are checked one at a time, those of different owners in parallel.
 
     Args:
         pause: seconds of each pause.
@@ -366,9 +370,9 @@ class InputChecker:
         self._turns = LineSlots(lambda: 1)
 
     async def check(self, path: Path, rules: InputRules, owner: str = "") -> CheckedInput:
-        """Checks a file after the owner's earlier ones. A cancellation ends the thread soon and
-        neither other checks nor the shutdown wait for the thread. Raises OSError if the file cannot
-        be read."""
+        """Returns the result of checking a file, after the owner's earlier checks. A cancellation
+        ends the thread soon; other checks and the shutdown do not wait for the thread. Raises
+        OSError if the file cannot be read."""
         await self._turns.acquire(1, owner)
         pace = Pace(self._pause)
         try:

@@ -1,4 +1,4 @@
-"""Lines, records and results of batches on disk."""
+"""Records of batches, their input lines, and their results on disk."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 MAX_LINE: Final = 64 * 1024 * 1024
-"""Bytes of a line."""
+"""The maximum bytes of a line."""
 
 MAX_CUSTOM_ID: Final = 512
-"""Characters of a `custom_id`."""
+"""The maximum characters of a `custom_id`."""
 
 EXPIRED: Final = "batch_expired"
 CANCELLED: Final = "batch_cancelled"
@@ -58,8 +58,8 @@ class BatchLine(NamedTuple):
     """One request of a batch.
 
     Attributes:
-        body: the JSON of the request.
-        forbidden: a field that is not allowed in batches; None = none.
+        body: the request body as JSON.
+        forbidden: a field of the body that is not allowed in batches; None = no such field.
     """
 
     custom_id: str
@@ -80,7 +80,7 @@ class _Body(msgspec.Struct, frozen=True):
 
 
 class RetryLater(NamedTuple):
-    """The line cannot be answered now; it may be retried after this number of seconds."""
+    """A line that cannot be answered now, with the seconds until its retry."""
 
     seconds: float
 
@@ -104,9 +104,9 @@ class LineAnswer(NamedTuple):
 def read_lines(
     path: Path, on_read: Callable[[int], None] = lambda size: None
 ) -> Generator[tuple[int, bytes], None, None]:
-    """Yields the lines of a file with their numbers, from 1, without blank lines. A line that is
-    too long is cut to a beginning that still exceeds the limit. `on_read` is called with the number
-    of bytes of each line that is read, and of each buffer of blank lines."""
+    """Yields the number, from 1, and the bytes of each line of a file except blank lines. A line
+    over the limit is truncated, but still exceeds the limit. `on_read` is called with the bytes of
+    each line read, and of each buffer of blank lines."""
     # Files of the operator may have any owner.
     descriptor = open_file(path, os.O_RDONLY, any_owner=True)
     with BufferedReader(FileIO(descriptor), _BUFFER) as file:
@@ -128,8 +128,8 @@ def read_lines(
 
 
 def _skip_blank_lines(file: BufferedReader[Any], on_read: Callable[[int], None]) -> int:
-    """Reads past the blank lines at the file's position, a buffer at a time, because a Python loop
-    over millions of lines would take minutes. Returns the number of skipped lines."""
+    """Skips the blank lines at the file's position and returns their number. Reads a buffer at a
+    time, because a Python loop over millions of lines would take minutes."""
     count = 0
     while buffered := file.peek():
         num_blank = len(buffered) - len(buffered.lstrip())
@@ -143,7 +143,7 @@ def _skip_blank_lines(file: BufferedReader[Any], on_read: Callable[[int], None])
 
 
 def parse_line(line: bytes) -> BatchLine:
-    """Returns the request of a line that was checked. Slow for long lines, so call it in a
+    """Returns the request of a line that passed `check_input`. Slow for long lines, so call it in a
     thread."""
     request = msgspec.json.decode(line, type=_Line)
     return BatchLine(request.custom_id, request.url, bytes(request.body), _forbidden(request.body))
@@ -158,8 +158,8 @@ def _forbidden(content: msgspec.Raw) -> str | None:
 
 
 def is_utf8(line: bytes) -> bool:
-    """Whether a line is UTF-8. msgspec does not check the parts that it skips. Long lines are
-    checked in pieces, because each check holds the GIL."""
+    """Returns whether a line is UTF-8, which msgspec does not check in the parts that it skips.
+    Long lines are checked in pieces, because each check holds the GIL."""
     decoder = _Utf8()
     try:
         for start in range(0, len(line), _PIECE):
@@ -175,19 +175,19 @@ def result_id(key: str, number: int) -> str:
 
     Args:
         key: identifies the batch.
-        number: the line's.
+        number: the line's number, from 1.
     """
     return f"{_ID_PREFIX}{key}{number:0{_NUMBER_DIGITS}x}"
 
 
 def result_start(key: str) -> bytes:
-    """Returns the beginning of every line of the results of a batch."""
+    """Returns the bytes that every result line of a batch begins with."""
     return f'{{"id":"{_ID_PREFIX}{key}'.encode()
 
 
 def number_of(id: str, key: str) -> int | None:
-    """Returns the number of the batch's line to which the result with this id belongs; None = it is
-    not of this batch."""
+    """Returns the number of the line whose result has this id; None = the id belongs to another
+    batch."""
     start = f"{_ID_PREFIX}{key}"
     digits = id.removeprefix(start)
     if not id.startswith(start) or len(digits) != _NUMBER_DIGITS:
@@ -199,7 +199,7 @@ def number_of(id: str, key: str) -> int | None:
 
 
 def answer_line(id: str, custom_id: str, answer: LineAnswer) -> bytes:
-    """Returns the line with an answer."""
+    """Returns the result line, as JSON, for an answered line."""
     response = {
         "status_code": answer.status,
         "request_id": answer.request_id,
@@ -209,7 +209,7 @@ def answer_line(id: str, custom_id: str, answer: LineAnswer) -> bytes:
 
 
 def skipped_line(id: str, custom_id: str, code: str) -> bytes:
-    """Returns the line for a request which was never made."""
+    """Returns the result line, as JSON, for a line that was not run; `code` is the error code."""
     return _line(id, custom_id, None, {"code": code, "message": REASONS[code]})
 
 
@@ -219,7 +219,7 @@ def _line(id: str, custom_id: str, response: Any, error: Any) -> bytes:
 
 
 _RETRY_DELAY: Final = 30.0
-"""Seconds until a batch is continued after a failure to write its files."""
+"""Seconds until a batch resumes after a failure to write its files."""
 
 _MAX_RETRIES: Final = 3
 """The number of attempts to write the files of a cancelled batch, after which it ends without
@@ -237,13 +237,13 @@ class BatchFaults:
         self._num_retries = 0
 
     def is_passing(self, error: Exception) -> bool:
-        """Whether a retry may help. A cancelled batch has a limited number of retries."""
+        """Returns whether a retry may help. A cancelled batch has a limited number of retries."""
         is_cancelled = self._record.outcome is BatchStatus.CANCELLED
         may_retry = not is_cancelled or self._num_retries < _MAX_RETRIES
         return isinstance(error, OSError) and may_retry and not self._has_lost_input()
 
     async def rest(self) -> None:
-        """Waits before a retry; `end_rest` ends the wait."""
+        """Waits for the delay before a retry, or until `end_rest` is called."""
         if self._record.outcome is BatchStatus.CANCELLED:
             self._num_retries += 1
             self._has_no_rest.clear()
@@ -251,12 +251,12 @@ class BatchFaults:
             await asyncio.wait_for(self._has_no_rest.wait(), _RETRY_DELAY)
 
     def end_rest(self) -> None:
-        """Ends the wait for a retry, because the batch is cancelled."""
+        """Ends the wait before a retry, because the batch is cancelled."""
         self._has_no_rest.set()
 
     def fail_with(self, error: Exception) -> None:
-        """Ends the batch with an error, whose details are logged. Errors other than those of the
-        disk or the model are reported by name only, without internal details."""
+        """Ends the batch with an error and logs the details. Clients see the message of disk and
+        model errors, and only the type of other errors."""
         record = self._record
         if self._has_lost_input():
             message = f"the content of the input file {record.input_file_id} is gone"
@@ -270,7 +270,7 @@ class BatchFaults:
         self.end_with(BatchError("server_error", f"the batch could not go on: {reason}"))
 
     def end_with(self, fault: BatchError) -> None:
-        """Records the fault that ends the batch. The batch then fails, unless it was already
+        """Records the error that ends the batch. The batch then fails, unless it is already
         ending."""
         record = self._record
         record.errors = [*record.errors, fault]
@@ -278,15 +278,15 @@ class BatchFaults:
             record.outcome = BatchStatus.FAILED
 
     def _has_lost_input(self) -> bool:
-        """Whether the input is needed but its file is missing."""
+        """Returns whether the input file is still needed but missing."""
         if self._record.status is BatchStatus.FINALIZING:
             return False
         return not self._files.path_of(self._record.input_file_id).is_file()
 
 
 def cause_of_end(error: BaseException) -> BaseException:
-    """Returns the error to raise for the errors that ended a batch's lines. A disk error, which may
-    be temporary, is returned only if it is the only kind of error."""
+    """Returns the error to report for the errors of a batch's lines. A disk error, which may be
+    temporary, is returned only if all errors are disk errors."""
     if isinstance(error, ExceptionGroup):
         disk, _ = error.split(OSError)
         return error if disk is None else OSError(str(first_error(disk)))
@@ -294,7 +294,7 @@ def cause_of_end(error: BaseException) -> BaseException:
 
 
 def first_error(error: Exception) -> Exception:
-    """Returns the first of a group of errors, or the error itself."""
+    """Returns the first leaf of an exception group, or the error itself."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     return error
@@ -304,7 +304,7 @@ def first_error(error: Exception) -> Exception:
 async def open_output(
     path: Path, key: str, last_line: int, threads: DiskThreads
 ) -> AsyncIterator[ResultLog]:
-    """Opens a file that may already have results of this batch, and locks it. Raises
+    """Opens and locks a results file, which may already have results of this batch. Raises
     ConfigurationError if the file is not readable, or has other content, which is left unchanged.
 
     Args:
@@ -345,8 +345,8 @@ class _Details(msgspec.Struct, frozen=True):
 
 
 class AnswerUsage(msgspec.Struct, frozen=True):
-    """The usage of one answer, under the names of Chat Completions, Responses or Anthropic's
-    messages.
+    """The token usage in one answer, with the field names of Chat Completions, Responses or
+    Anthropic's Messages.
 
     Attributes:
         cache_creation_input_tokens, cache_read_input_tokens: counted in addition to `input_tokens`.
@@ -365,13 +365,13 @@ class AnswerUsage(msgspec.Struct, frozen=True):
 
 
 class AnswerBody(msgspec.Struct, frozen=True):
-    """The parts of an answer that are read."""
+    """The members of an answer that are decoded."""
 
     usage: AnswerUsage | None = None
 
 
 class BatchUsage(msgspec.Struct):
-    """The tokens of all answers so far."""
+    """The summed token usage of all answers so far."""
 
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -393,7 +393,7 @@ class BatchUsage(msgspec.Struct):
 
 
 def usage_of(body: bytes) -> AnswerUsage | None:
-    """Returns the usage in the body of an answer; None = no usage."""
+    """Returns the usage in an answer's body; None = the body has no usage."""
     found = _usage_at_end(body) if len(body) > _LONG else None
     if found is not None:
         return found
@@ -404,10 +404,10 @@ def usage_of(body: bytes) -> AnswerUsage | None:
 
 
 def _usage_at_end(body: bytes) -> AnswerUsage | None:
-    """Returns the usage if it is near the end of the body; None = search the whole body.
+    """Returns the usage if it is near the end of the body; None = the whole body must be decoded.
 
-    A quote after a comma can only begin a member: quotes in texts are escaped. It is a member of
-    the top-level object if exactly one closing brace follows.
+    A quote after a comma can only begin a member, because quotes in texts are escaped. It is a
+    member of the top-level object if exactly one closing brace follows.
     """
     end = body[-_END:]
     at = end.rfind(_MEMBER)
@@ -420,7 +420,7 @@ def _usage_at_end(body: bytes) -> AnswerUsage | None:
 
 
 class BatchStatus(StrEnum):
-    """The status of a batch, with OpenAI's names."""
+    """The status of a batch, named as in OpenAI's API."""
 
     VALIDATING = "validating"
     FAILED = "failed"
@@ -438,7 +438,7 @@ ENDED: Final = frozenset(
 
 
 class BatchError(msgspec.Struct, frozen=True):
-    """An error of a batch, or of a line of its input, whose number counts from 1."""
+    """An error of a batch, or of a line of its input; line numbers count from 1."""
 
     code: str
     message: str
@@ -450,12 +450,12 @@ class BatchRecord(OwnedRecord, kw_only=True):
     """The record of a batch. Times are Unix times; None = not reached yet.
 
     Attributes:
-        output_age: seconds after which its files expire.
-        output_id, error_id: the ids of its output files, which are made only if they have lines.
-        num_lines: the number of its last line, known after validation.
-        outcome: its status once its files are complete.
-        num_idle_starts: the number of processes in a row that ended before it made progress beyond
-            `num_done`.
+        output_age: seconds after which the output files expire.
+        output_id, error_id: the ids of the output files; each file exists only if it has lines.
+        num_lines: the number of the last line, known after validation.
+        outcome: the status that the batch gets once its files are complete.
+        num_idle_starts: the number of consecutive processes that ended before the batch progressed
+            beyond `num_done`.
     """
 
     endpoint: str
@@ -493,11 +493,11 @@ class BatchRecord(OwnedRecord, kw_only=True):
 
     @property
     def key(self) -> str:
-        """The common beginning of the ids of the batch's results."""
+        """The prefix of all result ids of the batch."""
         return self.id.removeprefix("batch_")[:16]
 
     def enter(self, status: BatchStatus, now: float) -> None:
-        """Sets the status of the batch and the time at which it was reached."""
+        """Sets the status of the batch, and records the Unix time `now` for that status."""
         self.status = status
         setattr(self, f"{status}_at", int(now))
 
@@ -513,10 +513,10 @@ class _Result(msgspec.Struct, frozen=True):
 
 
 class _Addition(NamedTuple):
-    """The result to write for a line.
+    """A result that waits to be written.
 
     Attributes:
-        outcome: the answer, or the error code if there is none.
+        outcome: the answer, or an error code if the line was not run.
     """
 
     number: int
@@ -525,10 +525,10 @@ class _Addition(NamedTuple):
 
 
 class ForeignResult(Exception):
-    """A results file has a line that does not belong to this batch.
+    """Raised if a results file has a line that does not belong to the batch.
 
     Attributes:
-        number: the number of the line.
+        number: the number of the line, from 1.
     """
 
     def __init__(self, number: int) -> None:
@@ -537,7 +537,7 @@ class ForeignResult(Exception):
 
 
 class ResultPaths(NamedTuple):
-    """The files for answers and for errors; they may be the same."""
+    """The paths of the file for answers and of the file for errors; they may be equal."""
 
     output: Path
     errors: Path
@@ -547,13 +547,13 @@ class ResultLog:
     """The results of one batch. A line is done once its complete result is in a file.
 
     Args:
-        key: distinguishes the batch's results from those of others.
+        key: identifies the batch in the ids of its results.
         last_line: the number of the last line of the input.
         threads: the threads that write the files.
 
     Attributes:
-        num_completed, num_failed: the results so far.
-        usage: the tokens of all answers.
+        num_completed, num_failed: the number of results so far.
+        usage: the token usage of all answers.
     """
 
     def __init__(self, paths: ResultPaths, key: str, last_line: int, threads: DiskThreads) -> None:
@@ -585,11 +585,12 @@ class ResultLog:
         before the first line that is incomplete or of another batch. Blocks.
 
         Args:
-            keeps_foreign: whether to truncate only an incomplete result at the end.
+            keeps_foreign: whether to truncate only an incomplete last line.
 
         Raises:
             OSError: a file is not readable.
-            ForeignResult: other lines would be cut off; the files are unchanged.
+            ForeignResult: lines that do not belong to the batch would be lost; the files are
+                unchanged.
         """
         with self._in_use:
             for path in dict.fromkeys(self._paths):
@@ -608,12 +609,12 @@ class ResultLog:
         os.truncate(descriptor, end)
 
     def _is_cut(self, line: bytes) -> bool:
-        """Whether the line is the incomplete beginning of a result."""
+        """Returns whether the line is the incomplete beginning of a result."""
         start = result_start(self._key)
         return not line.endswith(b"\n") and line[: len(start)] == start[: len(line)]
 
     def _take(self, line: bytes) -> bool:
-        """Records a result of an earlier process. Returns False if the line is not a result of this
+        """Records a result of an earlier process; returns False if the line is not a result of this
         batch."""
         try:
             result = msgspec.json.decode(line, type=_Result)
@@ -633,20 +634,20 @@ class ResultLog:
     # New results
 
     def add(self, number: int, custom_id: str, answer: LineAnswer) -> None:
-        """Queues the answer to a line. It is in the file, and its tokens are counted, after
-        `flush`."""
+        """Queues the answer to a line. After `flush`, the answer is in the file and its tokens are
+        counted."""
         path = self._paths.output if answer.is_success else self._paths.errors
         self._waiting[path].append(_Addition(number, custom_id, answer))
         self._note(number, is_success=answer.is_success)
 
     def add_skipped(self, number: int, custom_id: str, code: str) -> None:
-        """Queues an error result for a line that was not run, with the reason as an error code."""
+        """Queues an error result with an error code for a line that was not run."""
         self._waiting[self._paths.errors].append(_Addition(number, custom_id, code))
         self._note(number, is_success=False)
 
     async def flush(self) -> None:
-        """Returns when all added results are in the files. Raises OSError if a file cannot be
-        written; the log cannot be used any more."""
+        """Waits until all queued results are in the files. Raises OSError if a file cannot be
+        written; the log is then unusable."""
         while self._writing is not None or any(self._waiting.values()):
             if self._writing is None:
                 self._writing = asyncio.ensure_future(self._write_waiting())
@@ -660,7 +661,8 @@ class ResultLog:
         self._writing = None  # after an error the task stays, so that later calls raise the error
 
     def _write(self, waiting: Mapping[Path, Sequence[_Addition]]) -> list[AnswerUsage | None]:
-        """Writes results, and returns the usages of answers. Long answers take long."""
+        """Writes results and returns the usage of each answer. Slow for long answers, so call it in
+        a thread."""
         with self._in_use:
             for path, added in waiting.items():
                 rest = memoryview(b"".join(map(self._line, added)))
@@ -686,8 +688,8 @@ class ResultLog:
                 os.fsync(descriptor)
 
     async def close(self) -> None:
-        """Closes the files once no thread uses them. Added lines are then in the files, unless the
-        disk has failed. Cancelling the caller does not stop it."""
+        """Closes the files once no thread uses them. Queued results are then in the files, unless a
+        write has failed. Completes even if the caller is cancelled."""
         await asyncio.shield(self._flush_and_close())
 
     async def _flush_and_close(self) -> None:

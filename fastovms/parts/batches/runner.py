@@ -1,4 +1,4 @@
-"""Runs batches: each line is a request, at the lowest priority."""
+"""Runs batches: each line is a request at the lowest priority."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class LineCaller:
 
     Attributes:
         router: finds the handlers by path.
-        new_id: makes ids of requests.
-        refuse: makes the error response for a request, in the format of its path.
-        has_failed: returns whether an engine has failed for good. The process then ends soon, and
-            the next one runs the lines.
-        find_budget: returns the limits of a tenant's API key.
+        new_id: returns a new request id.
+        refuse: returns the error response for a request, in the format of its path's API.
+        has_failed: returns whether an engine has failed permanently. The process then ends soon,
+            and the next process runs the lines.
+        find_budget: returns the rate limits of a tenant's API key; None = no limits.
     """
 
     router: Router
@@ -84,8 +84,8 @@ class LineCaller:
     find_budget: Callable[[str], Budget | None] = lambda tenant: None
 
     async def ask(self, line: BatchLine, tenant: str) -> LineAnswer | RetryLater:
-        """Returns the answer to a line, or the seconds until a retry if the server is overloaded or
-        its model is not available."""
+        """Returns the answer to a line, or `RetryLater` if the server is overloaded or the model is
+        not available."""
         request = self._request(line, tenant)
         response = await self._answer(request, line)
         is_lost = response.status == 500 and self.has_failed()
@@ -116,7 +116,7 @@ class LineCaller:
 
 
 def _delay(response: Response) -> float:
-    """Returns the seconds after which to retry."""
+    """Returns the seconds to wait before a retry."""
     for name, value in response.headers:
         if name == "Retry-After" and value.isdigit():
             return min(float(value), _MAX_DELAY)
@@ -127,11 +127,11 @@ _LINES_READ: Final = 64
 _BYTES_READ: Final = 1024 * 1024
 
 Ask = Callable[[BatchLine], Awaitable[LineAnswer | RetryLater]]
-"""Returns the answer to a line."""
+"""Sends a line as a request and returns its answer."""
 
 
 class _Slot:
-    """The slot of one line, which is released while the line waits for a retry."""
+    """The slot of one line; it is released while the line waits for a retry."""
 
     def __init__(self, slots: LineSlots, size: int, owner: str) -> None:
         self._slots = slots
@@ -150,10 +150,10 @@ class _Slot:
 
 
 class LineRunner:
-    """Runs lines, and appends their results to a log.
+    """Runs lines and appends their results to a log.
 
     Args:
-        path: the input, already checked.
+        path: the input file, already checked.
         threads: the threads that read the input.
         on_done: called after each line.
         owner: the key or address whose slots the lines use.
@@ -182,8 +182,8 @@ class LineRunner:
         self._nobody_waits.set()
 
     async def run(self) -> None:
-        """Runs all lines and returns when they are done. While some wait for a retry, no new lines
-        are started. Raises OSError if a file cannot be read or written."""
+        """Runs all lines and returns when all are done. While a line waits for a retry, no new
+        lines are started. Raises OSError if a file cannot be read or written."""
         async with aclosing(self._unfinished_lines()) as undone, asyncio.TaskGroup() as running:
             async for number, line, size in undone:
                 slot = _Slot(self._slots, size, self._owner)
@@ -195,8 +195,8 @@ class LineRunner:
                 self._begin(running, number, line, slot)
 
     def _begin(self, running: asyncio.TaskGroup, number: int, line: BatchLine, slot: _Slot) -> None:
-        """Starts a line in its slot. The slot is released at its end, even if the task is cancelled
-        before its first step."""
+        """Starts a line in its slot. The slot is released when the line ends, even if its task is
+        cancelled before the first step."""
         work = self._run(number, line, slot)
         try:
             task = running.create_task(work)
@@ -226,7 +226,7 @@ class LineRunner:
                 self._nobody_waits.set()
 
     async def skip_rest(self, code: str) -> None:
-        """Writes this error code as the result of every remaining line. Raises as `run` does."""
+        """Writes a result with the error code for every remaining line. Raises as `run` does."""
         async with aclosing(self._unfinished_lines()) as undone:
             async for number, line, _ in undone:
                 self._log.add_skipped(number, line.custom_id, code)
@@ -235,7 +235,7 @@ class LineRunner:
         await self._log.flush()
 
     async def _unfinished_lines(self) -> AsyncGenerator[tuple[int, BatchLine, int]]:
-        """Yields the lines that are not done, with their numbers and sizes."""
+        """Yields the number, the request and the size in bytes of each line that is not done."""
         lines = read_lines(self._path)
         undone = (found for found in lines if not self._log.is_done(found[0]))
         try:
@@ -249,7 +249,7 @@ class LineRunner:
 
 
 def _read_block(lines: Iterator[tuple[int, bytes]]) -> list[tuple[int, BatchLine, int]]:
-    """Returns the next lines, at least one, and at most about 1 MiB."""
+    """Returns the next lines, about 1 MiB and at least one; an empty list at the end."""
     block, num_bytes = [], 0
     for number, line in islice(lines, _LINES_READ):
         block.append((number, parse_line(line), len(line)))
@@ -268,11 +268,11 @@ _CODES: Final = {BatchStatus.EXPIRED: EXPIRED, BatchStatus.CANCELLED: CANCELLED}
 
 @dataclass(frozen=True, slots=True)
 class BatchParts:
-    """The parts that all batches share.
+    """Objects that all batches share.
 
     Attributes:
-        checker: checks the inputs.
-        rules: returns the rules for the lines of a batch with this endpoint.
+        checker: checks the input files.
+        rules: returns the rules for the lines of a batch with an endpoint.
         clock: returns the Unix time.
     """
 
@@ -285,12 +285,12 @@ class BatchParts:
 
 
 class BatchRun:
-    """A batch that has not ended. Finished results are on disk; after a restart only the rest is
-    run.
+    """A batch that has not ended. Finished results are on disk; after a restart only the remaining
+    lines run.
 
     Args:
-        save: stores a record; raises OSError. Not stopped by cancelling the caller.
-        work: the directory of results of unfinished batches.
+        save: stores a record, even if the caller is cancelled; raises OSError.
+        work: the directory for results of unfinished batches.
 
     Attributes:
         record: the current record.
@@ -314,8 +314,8 @@ class BatchRun:
         self._faults = BatchFaults(record, parts.files)
 
     async def drive(self) -> None:
-        """Runs the batch to its end. Disk errors are retried later. Any other error, or a missing
-        input, ends the batch with the results so far."""
+        """Runs the batch to its end. Disk errors are retried. Any other error, or a missing input
+        file, ends the batch with the results so far."""
         while not self.record.has_ended:
             try:
                 await self._advance()
@@ -329,7 +329,7 @@ class BatchRun:
                     await self._give_up(error)
 
     async def _give_up(self, error: Exception) -> None:
-        """Ends the batch after an error, with the results so far unless writing them fails."""
+        """Ends the batch after an error, and keeps the results so far if they can be written."""
         record, now = self.record, self._parts.clock()
         self._faults.fail_with(error)
         if record.status is not BatchStatus.FINALIZING:
@@ -343,8 +343,8 @@ class BatchRun:
 
     async def cancel(self) -> BatchRecord:
         """Cancels the batch and keeps the results so far. Returns the record once the cancellation
-        is stored. Raises OSError if the cancellation cannot be stored, so a restarted server would
-        resume the batch."""
+        is stored. Raises OSError if it cannot be stored; a restarted server would then resume the
+        batch."""
         record = self.record
         if record.status in (BatchStatus.VALIDATING, BatchStatus.IN_PROGRESS):
             record.enter(BatchStatus.CANCELLING, self._parts.clock())
@@ -367,7 +367,7 @@ class BatchRun:
         if record.status is BatchStatus.FINALIZING:
             await self._finalize()
 
-    # Validating
+    # Validation
 
     async def _validate(self) -> None:
         record, parts = self.record, self._parts
@@ -390,7 +390,7 @@ class BatchRun:
         )
 
     async def _check(self, check: Coroutine[None, None, CheckedInput]) -> CheckedInput:
-        """Returns the result of the check, or an empty one if `cancel` ends the check."""
+        """Returns the result of the check, or an empty result if `cancel` interrupts the check."""
         self._checking = asyncio.ensure_future(check)
         try:
             await asyncio.wait([self._checking])
@@ -401,7 +401,7 @@ class BatchRun:
         return CheckedInput() if checking.cancelled() else checking.result()
 
     async def _end(self, status: BatchStatus) -> None:
-        """Stores the final status of the batch, which clients then see. Raises OSError."""
+        """Stores the final status of the batch and shows it to clients. Raises OSError."""
         now = self._parts.clock()
         ended = msgspec.structs.replace(self.record)
         ended.enter(status, now)
@@ -430,8 +430,8 @@ class BatchRun:
         await self._save(record)
 
     async def _run_all_lines(self, log: ResultLog) -> None:
-        """Runs all lines, or writes an error for each line that is not run. Raises temporary
-        errors."""
+        """Runs all lines, and writes an error result for each line that is not run. Raises
+        temporary errors, which the caller retries."""
         record, parts = self.record, self._parts
         ask = partial(parts.caller.ask, tenant=record.tenant)
         path = parts.files.path_of(record.input_file_id)
@@ -448,8 +448,8 @@ class BatchRun:
             self._faults.fail_with(error)
 
     async def _may_start(self) -> bool:
-        """Returns whether the batch may run. It may not after several processes in a row have ended
-        while it ran."""
+        """Returns whether the batch may run: False after several consecutive processes have ended
+        while the batch ran."""
         record, log = self.record, self._log
         assert log is not None
         if self._has_started:
@@ -485,7 +485,7 @@ class BatchRun:
             raise cause_of_end(error)
 
     def _count(self) -> None:
-        """Writes the progress into the record."""
+        """Updates the progress in the record."""
         if self._log is not None:
             self._update_record(self._log)
 
@@ -501,7 +501,7 @@ class BatchRun:
         return ResultPaths(work / f"{id}.output", work / f"{id}.errors")
 
     async def _finalize(self) -> None:
-        """Makes the output files. Files that an earlier process has made are kept."""
+        """Creates the output files. Files that an earlier process has created are kept."""
         record = self.record
         paths = self._paths
         record.output_file_id = await self._publish(paths.output, record.output_id, "output")
@@ -538,7 +538,8 @@ class BatchRun:
 
 
 def _size_or_none(path: Path) -> int | None:
-    """Returns the size of a file; None = empty, and deleted. Raises OSError."""
+    """Returns the size of a file in bytes; deletes an empty file and returns None. Raises
+    OSError."""
     size = path.stat().st_size if path.exists() else 0
     if not size:
         path.unlink(missing_ok=True)
@@ -549,9 +550,9 @@ FOLDER: Final = "batches"
 
 
 class BatchRunner:
-    """The batches of all tenants. Belongs to the event loop; writes in threads. Raises OSError if
-    the directory is not available. `directory` is the directory of batches; protected by the lock
-    of the files' directory."""
+    """The batches of all tenants. Methods run on the event loop; files are written in threads.
+    `directory` holds the batches' records and results; the lock of the files' directory protects
+    it. Raises OSError if the directory is not available."""
 
     def __init__(self, directory: Path, config: BatchConfig, parts: BatchParts) -> None:
         self._config = config
@@ -568,8 +569,8 @@ class BatchRunner:
         self._is_closed = False
 
     def start(self, tenants: Collection[str] | None = None) -> None:
-        """Resumes the batches that have not ended, except those that are held. For `tenants` see
-        `set_tenants`; None = all."""
+        """Resumes the batches that have not ended, except paused ones. For `tenants` see
+        `set_tenants`; None = all tenants."""
         self._tenants = tenants
         for record in self.unfinished():
             if self._may_run(record):
@@ -579,9 +580,9 @@ class BatchRunner:
                 logger.warning("batches: %s is paused: its API key is not known", record.id)
 
     def set_tenants(self, tenants: Collection[str]) -> int:
-        """Runs the batches of these tenants from now on. Batches of other tenants, for example of a
-        removed key, are paused until the key is added again or they are cancelled. Returns the
-        number of paused batches. Before the first call, none is paused."""
+        """Runs only the batches of these tenants from now on, and returns the number of paused
+        batches. Batches of other tenants, for example of a removed key, are paused until the key is
+        added again or they are cancelled. Before the first call, no batch is paused."""
         self._tenants = tenants
         unfinished = self.unfinished()
         for record in unfinished:
@@ -599,7 +600,7 @@ class BatchRunner:
         return sorted(found, key=lambda record: record.created_at)
 
     def is_held(self, record: BatchRecord) -> bool:
-        """Returns whether an unfinished batch does not run here, for example because its key was
+        """Returns whether an unfinished batch is paused, for example because its key was
         removed."""
         return record.id not in self._runs and not record.has_ended
 
@@ -621,11 +622,11 @@ class BatchRunner:
         return len(self._runs)
 
     def find(self, tenant: str, id: str) -> BatchRecord | None:
-        """Returns a tenant's batch; None if there is none."""
+        """Returns a tenant's batch; None = the tenant has no such batch."""
         return self._records.find(tenant, id)
 
     def list(self, tenant: str) -> Sequence[BatchRecord]:
-        """Returns a tenant's batches, the oldest first."""
+        """Returns a tenant's batches, oldest first."""
         return self._records.of(tenant)
 
     def check_room(self, owner: str) -> None:
@@ -636,9 +637,9 @@ class BatchRunner:
             raise Overloaded(message, retry_after=60.0)
 
     async def add(self, record: BatchRecord) -> None:
-        """Adds a new batch and runs it, even if the caller is cancelled in the meantime. Raises
-        Overloaded if the owner has reached its limit of unfinished batches; OSError if the batch
-        cannot be stored."""
+        """Stores a new batch and starts it, even if the caller is cancelled. Raises Overloaded if
+        the owner has reached its limit of unfinished batches; OSError if the batch cannot be
+        stored."""
         self.check_room(record.shared_by)
         self._unfinished.hold(record.shared_by)
         try:
@@ -648,7 +649,7 @@ class BatchRunner:
 
     async def _add(self, record: BatchRecord) -> None:
         """Stores a batch and starts it. Must not be interrupted: a batch that is only stored would
-        run after the next start in addition to the client's retry."""
+        run after the next server start in addition to the client's retry."""
         files = self._parts.files
         files.pin(record.input_file_id)
         try:
@@ -661,7 +662,7 @@ class BatchRunner:
         self._forget_oldest()
 
     async def cancel(self, record: BatchRecord) -> BatchRecord:
-        """Cancels a batch, unless it has ended. Returns and raises as `BatchRun.cancel` does."""
+        """Cancels a batch unless it has ended. Returns and raises as `BatchRun.cancel` does."""
         if self.is_held(record) and not self._is_closed:
             self._drive(record)
         run = self._runs.get(record.id)
@@ -701,7 +702,8 @@ class BatchRunner:
             await self._parts.files.threads.run(self._records.write, record.id, record)
 
     def _forget_oldest(self) -> None:
-        """Deletes ended batches beyond the limit, the oldest of the owner with the most."""
+        """Deletes the oldest ended batches beyond the limit, those of the owner with the most
+        batches first."""
         ended = defaultdict[str, deque[BatchRecord]](deque)
         for record in sorted(self._records.known.values(), key=lambda record: record.created_at):
             if record.has_ended:

@@ -1,4 +1,4 @@
-"""Files and batches of one server, from its start to its end."""
+"""Files and batches of a server, from its start to its shutdown."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ before."""
 
 
 class BatchService(RunningPart):
-    """Files and batches of one server. They are stored in its state directory, which is locked, at
-    the start or once it is available. A batch belongs to the server with that directory, even if
-    responses are in a database that several servers share.
+    """Files and batches of a server, stored in its state directory, which is locked at the start or
+    once it is available. A batch belongs to the server with that directory, even if responses are
+    in a database that several servers share.
 
     Args:
-        directory: None = files and batches are off.
+        directory: the state directory; None = files and batches are off.
         clock: returns the Unix time.
 
     Attributes:
-        files: the files.
+        files: the handlers of files.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class BatchService(RunningPart):
         num_others: Callable[[], int],
         tenants: Collection[str] | None = None,
     ) -> None:
-        """Adds the routes, and resumes interrupted batches.
+        """Adds the routes and resumes interrupted batches.
 
         Args:
             num_others: returns the number of other running requests.
-            tenants: see `set_tenants`; None = all.
+            tenants: see `set_tenants`; None = all tenants.
         """
         config = self._config
         endpoints = BatchEndpoints(router, context.models, config.max_lines)
@@ -151,7 +151,7 @@ class BatchService(RunningPart):
         logger.warning("files and batches are available from now on")
 
     def _note(self, error: ConfigurationError) -> None:
-        """Notes why batches are not available, and files unless they are open by now."""
+        """Records why batches are not available; files, too, unless they are open already."""
         self._kept.reason = str(error)
         if self._store is None:
             self.files.reason = str(error)
@@ -168,7 +168,7 @@ class BatchService(RunningPart):
         self._store.drop_expired()  # the runner has pinned the inputs of unfinished batches
 
     def set_tenants(self, tenants: Collection[str]) -> int:
-        """Pauses the batches of all tenants except these. Returns the number of paused batches."""
+        """Pauses the batches of all other tenants, and returns the number of paused batches."""
         self._tenants = tenants
         return 0 if self._runner is None else self._runner.set_tenants(tenants)
 
@@ -209,7 +209,7 @@ def begin(
     num_others: Callable[[], int],
     tenants: Collection[str] | None,
 ) -> BatchService:
-    """Returns the started service; see there for the arguments."""
+    """Returns the started service; `BatchService` describes the arguments."""
     service = BatchService(directory, files, batches, clock)
     service.start(router, context, num_others, tenants)
     return service

@@ -1,4 +1,4 @@
-"""Files of clients on disk: uploads and the results of batches."""
+"""Clients' files on disk: uploads and the results of batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 PURPOSES: Final = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
-"""The purposes of a file that clients may give."""
+"""The purposes that a client may give for an uploaded file."""
 
 BATCH_OUTPUT: Final = "batch_output"
 
@@ -33,8 +33,8 @@ class OwnedRecord(msgspec.Struct, kw_only=True):
     """The record of a file or a batch.
 
     Attributes:
-        tenant: the key that it belongs to; "" without keys.
-        owner: the key or address that it counts for; "" = the tenant.
+        tenant: the API key that the object belongs to; "" = the server has no keys.
+        owner: the key or address whose limits the object counts against; "" = the tenant.
         created_at: a Unix time.
     """
 
@@ -45,7 +45,7 @@ class OwnedRecord(msgspec.Struct, kw_only=True):
 
     @property
     def shared_by(self) -> str:
-        """The owner that it counts for."""
+        """The owner whose limits the object counts against."""
         return self.owner or self.tenant
 
 
@@ -53,7 +53,7 @@ class FileRecord(OwnedRecord, kw_only=True):
     """The record of a file, which does not change.
 
     Attributes:
-        name: the client's name for it; not used as a path.
+        name: the client's name for the file; not used as a path.
         size: in bytes.
         expires_at: a Unix time; None = never.
     """
@@ -70,15 +70,16 @@ Record = TypeVar("Record", bound=OwnedRecord)
 
 
 class Records(Generic[Record]):
-    """The records of one kind, in memory and in one file each. Its constructor and the methods that
-    change files block, so call them in a thread. A file that cannot be read is kept, and logged.
+    """The records of one kind, in memory and on disk, one file per record. The constructor and the
+    methods that change files block, so call them in a thread. An unreadable file is kept and
+    logged.
 
     Args:
         directory: created if missing.
 
     Attributes:
-        known: the records by id, which its user changes.
-        unread: the ids of records that cannot be read.
+        known: the records by id; the caller adds and removes entries.
+        unread: the ids of unreadable records.
     """
 
     def __init__(self, directory: Path, kind: type[Record]) -> None:
@@ -101,12 +102,12 @@ class Records(Generic[Record]):
         return record if record is not None and record.tenant == tenant else None
 
     def of(self, tenant: str) -> list[Record]:
-        """Returns a tenant's records, the oldest first."""
+        """Returns a tenant's records, oldest first."""
         found = [record for record in self.known.values() if record.tenant == tenant]
         return sorted(found, key=lambda record: (record.created_at, record.id))
 
     def write(self, id: str, record: Record) -> None:
-        """Writes or replaces a record. Raises OSError; an old record is then unchanged."""
+        """Writes or replaces a record. Raises OSError; the previous record is then unchanged."""
         path = self._path(id)
         draft = _draft(path)
         with open(open_file(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
@@ -118,7 +119,7 @@ class Records(Generic[Record]):
         sync_directory(self._directory)
 
     def delete(self, id: str) -> None:
-        """Deletes a record, including the rest of a failed write."""
+        """Deletes a record, including the remains of a failed write."""
         path = self._path(id)
         path.unlink(missing_ok=True)
         self.unread.discard(id)
@@ -133,7 +134,7 @@ def _draft(path: Path) -> Path:
 
 
 def sync_directory(path: Path) -> None:
-    """Syncs a directory, so that its names are on disk."""
+    """Syncs a directory, so that created and removed names survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -146,13 +147,14 @@ FOLDER: Final = "files"
 _NEVER: Final = float("inf")
 
 _FURTHER_SHARE: Final = 4
-"""One part in this number of `max_files_size` is added for other owners if one has used it up."""
+"""If one owner has used up `max_files_size`, the other owners together get 1 / this number of it in
+addition."""
 
 _HIDDEN: Final = "files without a readable record"
 
 
 class FileStore:
-    """The files of all tenants. Its methods run on the event loop, those that write in threads.
+    """The files of all tenants. Methods run on the event loop; those that write use threads.
 
     Args:
         directory: created if missing, and locked until `close`.
@@ -160,8 +162,8 @@ class FileStore:
         threads: the threads for reading and writing contents; close them before the store.
 
     Attributes:
-        files: the shares of the number of files.
-        bytes: the shares of bytes of files and uploads.
+        files: each owner's share of the number of files.
+        bytes: each owner's share of the bytes of files and uploads.
 
     Raises:
         ConfigurationError: the directory is not available, or another process uses it.
@@ -202,8 +204,8 @@ class FileStore:
             ) from None
 
     def _load(self) -> None:
-        """Reads the records, and deletes unfinished files of earlier processes. A content whose
-        record is unreadable is kept, because it is complete."""
+        """Reads the records, and deletes unfinished files of earlier processes. A file with an
+        unreadable record is kept, because its content is complete."""
         contents = {path.name: path for path in self._contents.iterdir()}
         for id, record in list(self._records.known.items()):
             if id in contents:
@@ -243,29 +245,29 @@ class FileStore:
 
     @property
     def num_bytes(self) -> int:
-        """The bytes of all files including uploads in progress and files with an unreadable
+        """The bytes of all files, including uploads in progress and files with an unreadable
         record."""
         return self.bytes.used
 
     def find(self, tenant: str, id: str) -> FileRecord | None:
-        """Returns a tenant's file that has not expired; None if there is none."""
+        """Returns a tenant's file; None = the file does not exist or has expired."""
         self.drop_expired()
         record = self._records.find(tenant, id)
         return None if record is None or self._has_expired(record) else record
 
     def list(self, tenant: str) -> Sequence[FileRecord]:
-        """Returns a tenant's files, the oldest first."""
+        """Returns a tenant's files, oldest first."""
         self.drop_expired()
         return [one for one in self._records.of(tenant) if not self._has_expired(one)]
 
     def path_of(self, id: str) -> Path:
-        """Returns the path of the content of a file."""
+        """Returns the path of a file's content."""
         return self._contents / id
 
     # Uploads
 
     def new_partial(self) -> Path:
-        """Returns a path for the content of a new file, for `add`."""
+        """Returns a path for the content of a new upload, to be passed to `add`."""
         return self._partial / secrets.token_hex(8)
 
     def has_room(self, owner: str = "") -> bool:
@@ -274,8 +276,7 @@ class FileStore:
         return self.files.may_take(owner)
 
     async def add(self, partial: Path, record: FileRecord) -> None:
-        """Makes a complete content a file. If the caller is cancelled, the file is added
-        nevertheless, unless the disk fails.
+        """Turns the complete content at `partial` into a file, even if the caller is cancelled.
 
         Raises:
             OSError: the file was not added; the content stays at `partial`.
@@ -305,7 +306,7 @@ class FileStore:
     # Deletion
 
     def pin(self, id: str) -> None:
-        """Keeps a file from being deleted until `unpin`."""
+        """Prevents the deletion of a file until `unpin`."""
         self._pins[id] += 1
 
     def unpin(self, id: str) -> None:
@@ -317,17 +318,19 @@ class FileStore:
                 self._next_expiry = min(self._next_expiry, _expiry(self._records.known[id]))
 
     async def delete(self, tenant: str, id: str) -> bool:
-        """Deletes a file, and returns whether there was one.
+        """Deletes a file. Returns False if the file does not exist.
 
         Raises:
-            RequestError: a batch uses it.
+            RequestError: a batch uses the file.
             OSError: the file cannot be deleted and still exists.
         """
         record = self.find(tenant, id)
         if record is None:
             return False
         if id in self._pins:
-            raise RequestError(f"the file {id} is the input of a batch that has not ended")
+            raise RequestError(
+                f"the file {id} cannot be deleted: it is the input of a batch that has not ended"
+            )
         await run_to_end(self._delete(record))
         return True
 
@@ -340,7 +343,7 @@ class FileStore:
             raise
 
     def drop(self, id: str) -> None:
-        """Deletes a file, if there is one, without waiting for the disk."""
+        """Deletes a file, if it exists, without waiting for the disk."""
         if id in self._records.known:
             self._forget(id)
             self.threads.begin(self._erase_or_log, id)
@@ -367,7 +370,7 @@ class FileStore:
             )
 
     def drop_expired(self) -> None:
-        """Deletes expired files, some of them at a time; called at every use of the store."""
+        """Deletes some of the expired files; called at every use of the store."""
         now = self._clock()
         if now < self._next_expiry or self._rounds.seconds_left(now):
             return
@@ -386,7 +389,7 @@ class FileStore:
         return _expiry(record) <= self._clock() and record.id not in self._pins
 
     def check(self) -> None:
-        """Asserts that the counted files and bytes agree with those of the records."""
+        """Asserts that the counted files and bytes agree with the records."""
         assert self.files.used == len(self)
         assert self.bytes.used >= sum(record.size for record in self._records.known.values())
         self.files.check()

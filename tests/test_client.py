@@ -293,7 +293,7 @@ async def test_first_model_is_the_first_of_the_list(models: list[str], name: str
     with scripted_server(Script(models=models)) as url:
         client = HttpClient(Target.from_url(url))
         if name is None:
-            with pytest.raises(RequestFailed, match="/v1/models lists none"):
+            with pytest.raises(RequestFailed, match="/v1/models lists no models"):
                 await first_model(client)
         else:
             assert await first_model(client) == name

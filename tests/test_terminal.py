@@ -126,16 +126,16 @@ def test_dialogue_and_tools_are_loaded_from_files(dialogue: Dialogue, tmp_path: 
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("/dance", "there is no command /dance: see /help"),
-        ("/", "there is no command /: see /help"),
+        ("/dance", "unknown command /dance: see /help"),
+        ("/", "unknown command /: see /help"),
         ("/save", "the command needs the name of a file"),
         ("/save {0}", "cannot write {0}: Is a directory"),
         ("/load {0}/none", "cannot read {0}/none: No such file"),
         ("/load {0}/bytes", "cannot read {0}/bytes: it is no UTF-8"),
         ("/tools {0}/object", "must have a JSON list"),
         ("/tools {0}/half", "must have a JSON list"),
-        ("/save ~nosuchuser/x", "there is no home directory for ~nosuchuser/x"),
-        ("/load ~nosuchuser/x", "there is no home directory for ~nosuchuser/x"),
+        ("/save ~nosuchuser/x", "cannot expand ~nosuchuser/x: the home directory is unknown"),
+        ("/load ~nosuchuser/x", "cannot expand ~nosuchuser/x: the home directory is unknown"),
         ("/save {0}/\0", "cannot write .*: embedded null byte"),
         ("/load {0}/\0", "cannot read .*: embedded null byte"),
         ("/load ~a\0b", "there is no home directory"),
@@ -322,7 +322,7 @@ def test_command_lines_are_run_without_a_request() -> None:
         script, "/system Be brief.", "/dance", "Hi", "/exit", "never"
     )
     assert "system: Be brief." in output
-    assert errors == "fastovms: there is no command /dance: see /help\n"
+    assert errors == "fastovms: unknown command /dance: see /help\n"
     assert [message["role"] for message in messages] == ["system", "user"]
     assert len(script.received) == 1
 

@@ -1,1 +1,1 @@
-"""A client of the server: requests over HTTP, and the chat in a terminal."""
+"""HTTP client of the server, and the chat in a terminal."""

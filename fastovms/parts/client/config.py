@@ -9,7 +9,7 @@ from fastovms.setting import SWITCH, setting, texts
 
 @dataclass(frozen=True, slots=True)
 class TerminalConfig:
-    """The initial settings of a chat; its commands change most of them."""
+    """The initial settings of a terminal chat; the chat's commands change most of them."""
 
     # fmt: off
     model: str | None = setting(None, texts("NAME"),

@@ -22,8 +22,8 @@ from fastovms.errors import ConfigurationError, RequestFailed
 
 
 def failed_with(status: int, body: bytes) -> RequestFailed:
-    """Returns the message of an answer with an error's status: in the forms of OpenAI's API
-    (`error` with a `message`), of OVMS (`error` as text) and of FastAPI (`detail`), or as plain
+    """Returns the exception for an error response. The message is read from the body in the formats
+    of OpenAI (`error` with a `message`), OVMS (`error` as text) and FastAPI (`detail`), or as plain
     text."""
     text = body.decode(errors="replace")
     try:
@@ -34,7 +34,7 @@ def failed_with(status: int, body: bytes) -> RequestFailed:
 
 
 def error_text(answer: object) -> str:
-    """Returns the message of a server's JSON error."""
+    """Returns the error message in a server's decoded JSON body."""
     while isinstance(answer, dict):
         inner = next((answer[key] for key in ("error", "message", "detail") if key in answer), None)
         if inner is None:
@@ -50,7 +50,7 @@ class Target(NamedTuple):
     """The address of a server's API.
 
     Attributes:
-        host: name or address, in ASCII (RFC 5891).
+        host: host name or IP address, in ASCII (RFC 5891).
         path: the prefix of all paths, such as "/v1".
     """
 
@@ -61,10 +61,10 @@ class Target(NamedTuple):
 
     @classmethod
     def from_url(cls, url: str, name: str = "URL") -> Target:
-        """Reads the base URL of an API; one without a path means its `/v1`.
+        """Parses the base URL of an API; the path is `/v1` if the URL has none.
 
         Args:
-            name: the argument's name, for the error.
+            name: the argument's name, for error messages.
 
         Raises:
             ConfigurationError: the URL is invalid.
@@ -101,26 +101,26 @@ class Target(NamedTuple):
 
     @property
     def authority(self) -> str:
-        """The host and port as in `Host` (RFC 9110, 7.2)."""
+        """Host and port in the format of the `Host` header (RFC 9110, 7.2)."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 DONE: Final = b"[DONE]"
-"""The data of the event that ends a stream of OpenAI's API."""
+"""The data of the event that ends a stream in OpenAI's API."""
 
 _MAX_LINE: Final = 16 * 1024 * 1024
-"""Bytes of one line, beyond which the stream does not belong to this API."""
+"""The maximum bytes of one line; a longer line is a protocol error."""
 
 
 class EventStream:
-    """Parses an event stream. OpenAI's API sends each event as a single data line, so each line is
-    an event; comments and other fields are left out."""
+    """Parses a stream of server-sent events. OpenAI's API sends each event as a single data line,
+    so each line is one event; comments and other fields are ignored."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Returns the data of the events whose lines have ended.
+        """Parses further bytes of the stream, and returns the data of each event that is complete.
 
         Raises:
             RequestFailed: a line is longer than `_MAX_LINE`.
@@ -135,14 +135,14 @@ class EventStream:
 
 
 class FunctionPart(msgspec.Struct):
-    """A part of a call: its function's name, or more of its arguments."""
+    """A delta of a tool call's function: its name, or more of its arguments."""
 
     name: str | None = None
     arguments: str | None = None
 
 
 class CallPart(msgspec.Struct):
-    """A delta of the tool call at an index."""
+    """A delta of a tool call; `index` identifies the call within the message."""
 
     index: int = 0
     id: str | None = None
@@ -150,8 +150,8 @@ class CallPart(msgspec.Struct):
 
 
 class MessagePart(msgspec.Struct):
-    """A delta of a message. vLLM has named reasoning `reasoning_content` and then `reasoning`;
-    servers write either."""
+    """A delta of a message. vLLM used the name `reasoning_content` before `reasoning`; servers send
+    either."""
 
     content: str | None = None
     reasoning: str | None = None
@@ -173,8 +173,8 @@ class StreamedChoice(msgspec.Struct):
 
     @property
     def brings_output(self) -> bool:
-        """Whether the delta has model output. A chat begins with an event that has only the role,
-        and a stream may end with one that has only the finish reason."""
+        """Whether the delta has model output. The first event of a chat may have only the role, and
+        the last event only the finish reason."""
         part = self.delta
         if part is None:
             return bool(self.text) or self.finish_reason is None
@@ -188,7 +188,7 @@ class StreamedChoice(msgspec.Struct):
 
 
 class TokenCounts(msgspec.Struct):
-    """The tokens of a request, as the server counts them."""
+    """The token counts of a request, as reported by the server."""
 
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
@@ -209,7 +209,7 @@ def read_event(data: bytes) -> StreamEvent:
     """Decodes the data of an event.
 
     Raises:
-        RequestFailed: the data are an error, or not an event of these APIs.
+        RequestFailed: the data are an error message, or not an event of the completion APIs.
     """
     try:
         event = _DECODER.decode(data)
@@ -225,17 +225,18 @@ OnEvent = Callable[[bytes, float], None]
 RequestFailed, with which the request then ends."""
 
 _MAX_BODY: Final = 64 * 1024 * 1024
-"""Bytes of a whole answer, beyond which it is given up."""
+"""The maximum bytes of a response body; a longer one is a protocol error."""
 
 
 class HttpClient:
-    """Sends requests to one server, and reuses connections whose last answer was read to its end.
+    """Sends requests to one server. A connection is reused if its last response was read to the
+    end.
 
-    Every event of a stream is passed on with the time at which its bytes were read.
+    Each event of a stream is passed to a callback with the time at which its bytes were read.
 
     Args:
         headers: additional headers of every request.
-        verify: whether the certificate of a server with TLS must be valid.
+        verify: whether the certificate of a TLS server must be valid.
     """
 
     def __init__(
@@ -252,10 +253,10 @@ class HttpClient:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[ClientConnection]:
-        """Yields a connection for requests one after the other.
+        """Yields a connection that the caller may use for any number of consecutive requests.
 
         Raises:
-            RequestFailed: no connection can be made.
+            RequestFailed: the server cannot be reached.
         """
         connection = await self._connect()
         try:
@@ -267,12 +268,12 @@ class HttpClient:
                 connection.close()
 
     async def ask(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """Returns the whole answer to one request; see `ClientConnection.exchange`."""
+        """Sends a request and returns the whole response body; see `ClientConnection.exchange`."""
         async with self.connection() as connection:
             return await connection.exchange(method, path, body)
 
     async def close(self) -> None:
-        """Closes the connections that are idle."""
+        """Closes the idle connections."""
         while self._idle:
             self._idle.pop().close()
         await asyncio.sleep(0)  # let the transports close their sockets
@@ -299,7 +300,7 @@ class HttpClient:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection to the server, which answers one request at a time."""
+    """One HTTP connection to the server; it handles one request at a time."""
 
     def __init__(self, fields: str) -> None:
         self._fields = fields
@@ -318,7 +319,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def is_reusable(self) -> bool:
-        """Whether another request may be sent."""
+        """Whether another request may be sent on this connection."""
         return self._is_open and self._ended is None
 
     def close(self) -> None:
@@ -330,17 +331,17 @@ class ClientConnection(asyncio.Protocol):
     async def exchange(
         self, method: str, path: str, body: bytes = b"", on_event: OnEvent | None = None
     ) -> bytes:
-        """Sends a request and reads its answer to the end.
+        """Sends a request and reads the response to its end.
 
         Args:
-            on_event: called with each event of a stream; the body is then not returned. An
-                `OSError` that it raises, such as BrokenPipeError, ends the exchange and is raised.
+            on_event: called with each event of a stream; the body is then empty. An `OSError` from
+                this callback, such as BrokenPipeError, ends the exchange and is raised.
 
         Returns:
-            The body of the answer.
+            The body of the response.
 
         Raises:
-            RequestFailed: the answer's status is not a success, or the answer is incomplete.
+            RequestFailed: the response is an error or incomplete.
         """
         assert self._transport is not None
         assert self._ended is None, "an answer is still being read"
@@ -379,7 +380,7 @@ class ClientConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         now = time.perf_counter()
         if self._ended is None or self._ended.done():
-            self.close()  # no request is open
+            self.close()  # no request is waiting for a response
             return
         try:
             self._parser.feed_data(data)
@@ -390,7 +391,7 @@ class ClientConnection(asyncio.Protocol):
             elif self._num_bytes > _MAX_BODY:
                 raise RequestFailed("protocol error", "the answer is too long")
         except OSError as error:
-            # Raised by `on_event`, whose output is closed; the server still runs.
+            # Raised by `on_event` because its output is closed; the server is not at fault.
             self._fail(error)
         except httptools.HttpParserError as error:
             self._fail(RequestFailed("protocol error", str(error)))
@@ -404,7 +405,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_open = False
         if self._has_head and not self._has_framing and exc is None:
             if self._ended is not None and not self._ended.done():
-                self._ended.set_result(None)  # the answer's end (RFC 9112, 6.3)
+                self._ended.set_result(None)  # a response without framing ends here (RFC 9112, 6.3)
             return
         reason = "before the end of the answer" if exc is None else str(exc)
         self._fail(RequestFailed("connection closed", reason))
@@ -433,7 +434,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 def _words(error: OSError) -> str:
-    """Returns the operating system's message for an error, which asyncio replaces with its own."""
+    """Returns the operating system's error message, which asyncio replaces with its own."""
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)
     return error.strerror or str(error)
@@ -443,7 +444,7 @@ async def first_model(client: HttpClient) -> str:
     """Returns the name of the first model that the server lists.
 
     Raises:
-        RequestFailed: the server cannot be reached, or lists none.
+        RequestFailed: the server cannot be reached or lists no models.
     """
     path = f"{client.target.path}/models"
     answer = await client.ask("GET", path)
@@ -452,7 +453,7 @@ async def first_model(client: HttpClient) -> str:
     except (ValueError, LookupError, TypeError):
         name = None
     if not isinstance(name, str):
-        raise RequestFailed("no model", f"{path} lists none: name one with --model")
+        raise RequestFailed("no model", f"{path} lists no models: set --model")
     return name
 
 
@@ -460,8 +461,8 @@ _KERNELS: Final = re.compile(r'^fastovms_decode_kernels_info{model_name="([^"]*)
 
 
 async def decode_kernels(client: HttpClient, model: str) -> str:
-    """Returns the labels of the decode kernels of a model in the server's metrics; "" = there are
-    none."""
+    """Returns the labels of the model's decode kernels metric as text; "" = the server has no such
+    metric."""
     try:
         metrics = await client.ask("GET", "/metrics")
     except RequestFailed:  # another kind of server, or a key without permission
@@ -472,21 +473,21 @@ async def decode_kernels(client: HttpClient, model: str) -> str:
 
 @dataclass(slots=True)
 class Cancellation:
-    """The first signal that has cancelled a task; None = none."""
+    """The signal that cancelled a task; None = no signal was received."""
 
     signal: signal.Signals | None = None
 
     @property
     def exit_code(self) -> int:
-        """The exit code of a command ended by the signal, as in shells."""
+        """The exit code of a command that the signal ends, as in shells."""
         assert self.signal is not None
         return 128 + self.signal
 
 
 @contextmanager
 def cancelled_by(*signals: signal.Signals, task: asyncio.Task[Any]) -> Iterator[Cancellation]:
-    """While the context is open, SIGINT and SIGTERM cancel the task; the previous handlers are
-    restored at the end. Main thread only. Yields the `Cancellation`."""
+    """Cancels the task on SIGINT or SIGTERM while the context is open, and restores the previous
+    signal handlers at the end. Main thread only. Yields the `Cancellation`."""
     loop = asyncio.get_running_loop()
     cancellation = Cancellation()
 

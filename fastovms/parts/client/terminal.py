@@ -38,20 +38,21 @@ from fastovms.parts.client.http_client import (
 from fastovms.request_fields import rows_of
 
 _END_TIMEOUT: Final = 10.0
-"""Seconds in which the server must end, before it is killed."""
+"""Seconds that the server has to stop before it is killed."""
 
 _DIES_WITH_PARENT: Final = "fastovms.backends.dies_with_parent"
 
 
 @contextmanager
 def local_server(model: str | None) -> Iterator[tuple[str, str]]:
-    """Starts a server of one model on a free port, and yields its URL and API key once it answers.
+    """Starts a server for one model on a free port, and yields its URL and API key once it is
+    ready.
 
     Args:
-        model: as `serve` takes it; None = the demo model.
+        model: the model argument of `serve`; None = the demo model.
 
     Raises:
-        EngineFailed: the server ended before it answered.
+        EngineFailed: the server ended before it was ready.
     """
     key = secrets.token_hex(16)
     command = [sys.executable, "-m", _DIES_WITH_PARENT, str(os.getpid())]
@@ -100,19 +101,19 @@ Ctrl-C."""
 
 
 def terminal_line(prompt: str) -> str:
-    """Reads a line of the terminal."""
+    """Reads a line from the terminal, with line editing if readline is available."""
     with contextlib.suppress(ImportError):  # without it, `input` still works
         import readline  # noqa: F401  (`input` uses it once it is imported)
     try:
         return input(prompt)
     except KeyboardInterrupt:
-        print()  # the next prompt goes to a line of its own
+        print()  # print the next prompt on a new line
         raise
 
 
 def read_text(read_line: ReadLine, prompt: str) -> str | None:
-    """Reads a line, or the text between triple quotes; Ctrl-C discards the input. None = the user
-    ends the chat."""
+    """Reads one line, or several lines between triple quotes; Ctrl-C discards the input. Returns
+    None at the end of input."""
     try:
         text = read_line(prompt)
         if not text.startswith(_QUOTES):
@@ -129,15 +130,15 @@ def read_text(read_line: ReadLine, prompt: str) -> str | None:
 
 
 class LeaveChat(Exception):
-    """The user wants to end the chat."""
+    """Raised to end the chat at the user's request."""
 
 
 class SlashCommand(NamedTuple):
     """A slash command of the chat.
 
     Attributes:
-        usage: its arguments, for the help.
-        run: runs it with its arguments and returns the text to print; "" = none.
+        usage: the command's arguments, for the help.
+        run: runs the command with its arguments and returns the text to print; "" = no text.
     """
 
     usage: str
@@ -146,16 +147,16 @@ class SlashCommand(NamedTuple):
 
 
 def run_command(dialogue: Dialogue, line: str) -> str:
-    """Runs a line that begins with a slash, and returns the text to print.
+    """Runs a slash command and returns the text to print.
 
     Raises:
-        InvalidInput: the command is unknown, or failed.
-        LeaveChat: the chat is to end.
+        InvalidInput: the command is unknown or has failed.
+        LeaveChat: the command ends the chat.
     """
     name, _, rest = line[1:].partition(" ")
     command = COMMANDS.get(name)
     if command is None:
-        raise InvalidInput(f"there is no command /{name}: see /help")
+        raise InvalidInput(f"unknown command /{name}: see /help")
     return command.run(dialogue, rest.strip())
 
 
@@ -240,7 +241,7 @@ def _path(rest: str) -> Path:
     try:
         return Path(rest).expanduser()
     except (RuntimeError, ValueError):
-        raise InvalidInput(f"there is no home directory for {rest}") from None
+        raise InvalidInput(f"cannot expand {rest}: the home directory is unknown") from None
 
 
 def _read(rest: str) -> str:
@@ -252,18 +253,19 @@ def _read(rest: str) -> str:
 
 
 def _reason(error: OSError | ValueError) -> str:
-    """Returns the reason why a file is not available. ValueError means an invalid name or text."""
+    """Returns an error's reason for the user. A ValueError comes from an invalid file name or
+    invalid UTF-8."""
     if isinstance(error, UnicodeDecodeError):
         return "it is no UTF-8"
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
 class InvalidInput(FastovmsError):
-    """The typed command failed; nothing has changed."""
+    """Raised if a typed command is invalid; the dialogue is unchanged."""
 
 
 def _number(value: str) -> float:
-    """Parses a number. Raises ValueError if JSON cannot represent it."""
+    """Parses a number. Raises ValueError if the text is not a finite number."""
     number = float(value)
     if not math.isfinite(number):
         raise ValueError
@@ -271,7 +273,8 @@ def _number(value: str) -> float:
 
 
 def _integer(value: str) -> int:
-    """Parses an integer. Raises ValueError if it is invalid, or too large for JSON readers."""
+    """Parses an integer. Raises ValueError if the text is invalid or the integer exceeds the range
+    of JSON readers."""
     integer = int(value)
     if not -(2**63) <= integer < 2**64:
         raise ValueError
@@ -287,14 +290,14 @@ OPTIONS: Final[Mapping[str, Callable[[str], object]]] = {
     "max_tokens": _integer,
     "reasoning_effort": str,
 }
-"""Fields of requests that can be set, with the parsers of their values. The server checks the
-values."""
+"""Request fields that `/set` can change, with the parser of each value. The server checks the
+ranges."""
 
 Message = dict[str, Any]
 
 
 class _KeptChat(msgspec.Struct):
-    """A saved `Dialogue`."""
+    """A `Dialogue` as saved by `/save`."""
 
     system: str | None
     tools: list[Any]
@@ -307,8 +310,8 @@ class Dialogue:
 
     Attributes:
         model: the requested model.
-        system: the first message; None = no system message.
-        tools: the functions that the model may call, in the format of OpenAI's API.
+        system: the system message; None = no system message.
+        tools: the tools that the model may call, in the format of OpenAI's API.
     """
 
     def __init__(self, model: str, system: str | None = None) -> None:
@@ -319,7 +322,7 @@ class Dialogue:
         self.messages: list[Message] = []
 
     def body(self) -> dict[str, object]:
-        """Returns the body of a request for the next answer, as a stream."""
+        """Returns the body of a streaming chat completion request for the next answer."""
         first = [] if self.system is None else [{"role": "system", "content": self.system}]
         return {
             "model": self.model,
@@ -330,10 +333,11 @@ class Dialogue:
         }
 
     def set_option(self, name: str, value: str) -> None:
-        """Sets an option, or removes it if the value is empty, so that the server decides.
+        """Sets a request option; an empty value removes the option, so that the server's default
+        applies.
 
         Raises:
-            InvalidInput: the option is unknown, or the value is not valid for it.
+            InvalidInput: the option is unknown or the value is invalid.
         """
         read = OPTIONS.get(name)
         if read is None:
@@ -348,18 +352,18 @@ class Dialogue:
             raise InvalidInput(f"{name} must be {kind}, not {value!r}") from None
 
     def to_json(self) -> str:
-        """Returns the dialogue, except the model, as JSON for `restore`."""
+        """Returns the dialogue without the model, as JSON for `restore`."""
         kept = {name: getattr(self, name) for name in _KeptChat.__struct_fields__}
         return json.dumps(kept, indent=2, ensure_ascii=False)
 
     def restore(self, text: str) -> None:
-        """Replaces the dialogue by one saved with `to_json`. Raises InvalidInput if the text is
+        """Replaces the dialogue with one saved by `to_json`. Raises InvalidInput if the text is
         invalid."""
         try:
             # msgspec refuses texts that requests cannot have, such as lone surrogates.
             kept = msgspec.json.decode(text, type=_KeptChat)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
-            raise InvalidInput("the file is not a saved chat") from None
+            raise InvalidInput("the file is not a chat saved with /save") from None
         if not all("role" in message for message in kept.messages):
             raise InvalidInput("the file is not a saved chat")
         self.system, self.tools = kept.system, kept.tools
@@ -376,9 +380,8 @@ _CONTROLS: Final = {
     for code in (*range(32), *range(127, 160), *_BIDI_CONTROLS, *_SURROGATES)
     if chr(code) not in "\n\t"
 }
-"""The characters that control a terminal, and those that change the direction of writing. They are
-shown as escapes, because a model may have read them from any source. So are surrogates, which
-cannot be written at all."""
+"""Escapes for characters that control a terminal or change the direction of text, which a model may
+have read from any source, and for surrogates, which cannot be encoded."""
 
 
 def visible(text: str) -> str:
@@ -406,7 +409,7 @@ class AnswerPrinter:
         self._ends_line = True
 
     def on_event(self, data: bytes, now: float) -> None:
-        """Prints the delta of an event.
+        """Prints the new content of a stream event.
 
         Raises:
             RequestFailed: the event is an error.
@@ -431,7 +434,8 @@ class AnswerPrinter:
                 self._call(call)
 
     def finish(self) -> Message | None:
-        """Ends the last line, and returns the answer as a message; None = no answer."""
+        """Ends the last line, and returns the answer as an assistant message; None = the answer is
+        empty."""
         self._end_reasoning()
         if not self._ends_line:
             self._write("\n")
@@ -477,9 +481,9 @@ class ChatSession:
     """A chat with a server.
 
     Attributes:
-        runner: its event loop runs while the server answers.
+        runner: runs the event loop while the server answers.
         output: the stream for answers and command output.
-        errors: the stream for errors, one line each.
+        errors: the stream for error messages, one per line.
         is_terminal, in_colour: see `AnswerPrinter`.
     """
 
@@ -492,7 +496,7 @@ class ChatSession:
     in_colour: bool
 
     def run_chat(self, read_line: ReadLine) -> None:
-        """Runs the chat until the user ends it. Errors are shown, and the chat continues."""
+        """Runs the chat until the user ends it. An error is printed, and the chat continues."""
         while (text := read_text(read_line, _PROMPT)) is not None:
             if not text:
                 continue
@@ -507,14 +511,15 @@ class ChatSession:
                 return
             else:
                 print(visible(output), file=self.output, flush=True)
-        print(file=self.output)  # the shell's prompt goes to a line of its own
+        print(file=self.output)  # let the shell print its prompt on a new line
 
     def answer(self, text: str) -> bool:
-        """Sends one message and prints the answer. Returns whether that succeeded."""
+        """Sends one message and prints the answer. Returns False if the request failed."""
         return self._ask({"role": "user", "content": text}) is not None
 
     def _turn(self, message: Message, read_line: ReadLine) -> None:
-        """Answers a message. The results of the calls in an answer are the user's to type."""
+        """Sends a message and prints the answer. If the answer calls tools, the user types their
+        results."""
         answer = self._ask(message)
         while answer is not None and answer.get("tool_calls"):
             for call in answer["tool_calls"]:
@@ -525,8 +530,8 @@ class ChatSession:
             answer = self._ask(None)
 
     def _ask(self, message: Message | None) -> Message | None:
-        """Sends a message, and prints and keeps the answer, even if it was interrupted. None = the
-        request failed, and the message is dropped."""
+        """Sends a message, prints the answer and adds it to the dialogue, even if Ctrl-C
+        interrupted it. Returns None if the request failed; the message is then removed."""
         messages = self.dialogue.messages
         before = len(messages)
         if message is not None:
@@ -543,7 +548,7 @@ class ChatSession:
             return None
         answer = printer.finish()
         if was_stopped and answer is not None:
-            answer.pop("tool_calls", None)  # they may be incomplete, and have no results
+            answer.pop("tool_calls", None)  # tool calls may be incomplete, and have no results
         if answer is None:
             del messages[before:]
             self._complain("stopped" if was_stopped else "the answer is empty")
@@ -552,7 +557,7 @@ class ChatSession:
         return answer
 
     async def _stream(self, printer: AnswerPrinter) -> bool:
-        """Prints the streamed answer. Returns whether Ctrl-C interrupted it."""
+        """Prints the streamed answer. Returns True if Ctrl-C interrupted it."""
         task = asyncio.create_task(self._post(printer))
         with cancelled_by(signal.SIGINT, task=task):
             await asyncio.wait([task])
@@ -578,14 +583,14 @@ _FAILED = 1
 
 
 def chat(place: str | None, config: TerminalConfig, *, in_colour: bool) -> int:
-    """Runs a chat until the user ends it, and returns the exit code. Input from a pipe is one
-    message, and only its answer is written.
+    """Runs a chat until the user ends it, and returns the exit code. Piped input is sent as one
+    message, and only the answer is printed.
 
     Args:
-        place: the URL of a server, or a model to start one on; None = the demo model.
+        place: the URL of a server, or a model to start a server for; None = the demo model.
 
     Raises:
-        ConfigurationError: the value is not a URL, or the pipe was empty.
+        ConfigurationError: the URL is invalid, or the piped input is empty.
         EngineFailed: the server did not start.
         RequestFailed: the server does not answer the request for its models.
     """

@@ -1,1 +1,1 @@
-"""Compares a rewritten model with its export."""
+"""Compares the logits of a rewritten model with those of its export."""

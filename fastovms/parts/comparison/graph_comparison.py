@@ -1,4 +1,4 @@
-"""Compares the compiled graph of a model with its original."""
+"""Compares the logits of a model's paged graph with those of its exported graph."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from fastovms.parts.comparison.layer_cut import cut_layers
 logger = logging.getLogger(__name__)
 
 PROPERTIES: Final = {**exact_properties("CPU", {}), "KV_CACHE_PRECISION": "f32"}
-"""OpenVINO's properties for f32 throughout."""
+"""OpenVINO's properties for f32 in all computations."""
 
 Floats = NDArray[np.float32]
 
 
 class UnknownInput(Exception):
-    """The graph has an unknown input; the message is its name."""
+    """Raised if the graph has an unknown input; the message is the input's name."""
 
 
 def compute_plain(
@@ -36,17 +36,17 @@ def compute_plain(
     text: Mapping[str, NDArray[Any]],
     starts: Sequence[int] = (0,),
 ) -> list[Floats]:
-    """Computes a whole text with the unmodified graph, starting at each of the positions `starts`.
-    Raises UnknownInput if the graph has an unknown input; RuntimeError if the graph cannot be
-    computed.
+    """Computes a text with the unmodified graph, once for each position in `starts` as the position
+    of its first token. Raises UnknownInput if the graph has an unknown input; RuntimeError if
+    OpenVINO cannot compute the graph.
 
     Args:
-        text: the tokens by the name of the input that takes them: `input_ids` [1, tokens] or
-            `inputs_embeds` [1, tokens, width].
+        text: the tokens, by the name of the model input: `input_ids` [1, tokens] or `inputs_embeds`
+            [1, tokens, width].
 
     Returns:
-        For each start log probabilities [rows, vocab_size]: of what follows each token, or the last
-            one alone.
+        For each start, log probabilities f32 [rows, vocab_size] of the next token: a row for each
+            token, or for the last token alone.
     """
     (tokens,) = text.values()
     num_tokens = tokens.shape[1]
@@ -75,25 +75,25 @@ def compute_plain(
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """Returns log probabilities over the last dimension."""
+    """Returns log probabilities over the last dimension, in the shape of `logits`."""
     shifted: Floats = logits - logits.max(-1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(-1, keepdims=True))
     return shifted
 
 
 def _positions_in_shape(positions: NDArray[np.int64], port: Any) -> NDArray[np.int64]:
-    """Returns positions in the shape of an input with batch size one. They are repeated for time,
-    height and width if the model has these."""
+    """Returns positions in the shape of a model input with batch size one. Models with separate
+    time, height and width positions get the same positions three times."""
     *others, _ = port.get_partial_shape()
     return np.tile(positions, (*(d.get_length() if d.is_static else 1 for d in others), 1))
 
 
 MAX_TOKENS: Final = 48
-"""The length in tokens of the compared text: more than a block has."""
+"""The length of the compared text in tokens; longer than a KV cache block."""
 
 _FIRST_PART: Final = 0.75
 _NUM_COMPARED: Final = 8
-"""The number of most likely tokens of each position that are compared."""
+"""The number of most likely tokens that are compared at each position."""
 
 _NUM_TOKEN_IDS: Final = 1000
 
@@ -101,20 +101,20 @@ TokenIds = NDArray[np.int64]
 
 
 MAX_DIFFERENCE_OF_CUT: Final = 1e-3
-"""The largest difference of log probabilities between cut graphs with which these are enough.
-Rounding comes to a tenth of it."""
+"""If the log probabilities of cut graphs differ by at most this, whole graphs are not compared.
+Rounding causes about a tenth of this difference."""
 
 
 def largest_difference(files: ExportedModel) -> float:
-    """Returns the largest difference of log probabilities of likely tokens between the exported and
-    the compiled graph. A layer of each kind is enough if they agree closely. Otherwise it needs the
-    memory of one compiled model and the time of compiling two. Raises RuntimeError if one of the
-    graphs cannot be computed.
+    """Returns the largest difference of log probabilities of likely tokens between a model's
+    exported graph and its paged graph. Raises RuntimeError if OpenVINO cannot compute one of the
+    graphs.
 
-    The transformation to paged attention silently omits what it does not know. So both graphs
-    compute the same short text, in f32 throughout: one at once, the other over blocks and in parts.
-    Both are first cut to a layer of each kind, which takes a fraction of the time; a fault makes
-    less of a difference in few layers.
+    The comparison is needed because OpenVINO's transformation to paged attention silently omits
+    operations that it does not know. Both graphs compute the same short text in f32: the exported
+    graph in one step, the paged graph in several steps over several blocks. At first both are cut
+    to one layer of each kind, which takes a fraction of the time. If these differ, the whole graphs
+    are compared, which needs the memory of one compiled model and the time of compiling two.
     """
     core = ov.Core()
     plain = core.read_model(files.model_dir / "openvino_model.xml")
@@ -188,8 +188,7 @@ def _compute_paged(
 
 
 def _difference(expected: Floats, found: Floats) -> float:
-    """Returns the largest difference for the last token, because some graphs return only its
-    logits."""
+    """Returns the largest difference for the last token, as some graphs return only its logits."""
     found = found[-len(expected) :]
     likely = np.argpartition(expected, -_NUM_COMPARED, -1)[:, -_NUM_COMPARED:]
     a, b = (np.take_along_axis(x, likely, -1) for x in (expected, found))

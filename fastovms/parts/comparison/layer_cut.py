@@ -1,10 +1,10 @@
-"""Shortens graphs of a model, the exported one and the paged one, to one layer of each kind.
-Comparing these takes a fraction of the time.
+"""Shortens graphs of a model to one layer of each kind, so that they can be compared in a fraction
+of the time.
 
-A graph is a chain of parts, each of which takes nothing but the hidden states that the one before
-it returns. A layer begins with the part that has attention or another state. Layers are of one kind
-if all their operations, attributes, shapes and small constants are alike, in all graphs; they then
-differ in their weights only.
+A graph is a chain of parts; the only input of a part that depends on the text is the hidden states
+of the part before it. A layer begins with a part that has attention or another state. Layers are of
+one kind if all their operations, attributes, shapes and small constants are equal in all graphs, so
+that they differ only in their weights.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
 
 _MAX_VALUES: Final = 16
-"""The number of values up to which a constant is part of a kind; larger ones are weights. An
-attention's own are part of it whatever their size."""
+"""The maximum number of values of a constant that are compared; larger constants are weights. The
+constants of an attention operation are compared whatever their size."""
 
 _ATTENTION: Final = "PagedAttentionExtension"
 _WITH_BODIES: Final = frozenset({"If", "Loop", "TensorIterator"})
-"""Operations with inner graphs. No two layers with one count as equal."""
+"""Operations with inner graphs. Layers with such operations never count as equal."""
 
 
 _NUMBER: Final = re.compile(r"\d+")
@@ -36,11 +36,11 @@ _INPUT: Final = "input_ids"
 
 
 class _Layer(NamedTuple):
-    """A layer: a part of the chain with a state, and the parts up to the next one.
+    """A layer: a part of the chain with a state, and the following parts without a state.
 
     Attributes:
-        first: the node whose output it takes.
-        last: the node whose output it returns.
+        first: the node whose output is the layer's input.
+        last: the node whose output is the layer's output.
         kind: equal for layers of one kind.
     """
 
@@ -50,10 +50,13 @@ class _Layer(NamedTuple):
 
 
 def cut_layers(*models: ov.Model) -> bool:
-    """Removes layers from graphs of one model, such as an exported graph and the same one after its
-    rewriting, in place, so that one of each kind is left. Returns False if nothing can be removed;
-    the graphs are then as they were. Raises RuntimeError if OpenVINO refuses the shorter graph. The
-    graphs must not be used then."""
+    """Removes layers from graphs of one model, in place, so that one layer of each kind is left.
+    Returns False if no layer can be removed; the graphs are then unchanged. Raises RuntimeError if
+    OpenVINO rejects the shorter graph; the graphs are then unusable.
+
+    Args:
+        models: for example the exported and the paged graph.
+    """
     chains = list(map(_layers, models))
     if len(set(map(len, chains))) != 1:
         return False
@@ -105,12 +108,13 @@ def _reads_state(node: Node) -> bool:
 
 
 def _is_cache(node: Node) -> bool:
-    """Returns whether a node is an input for one layer alone, whose name has the layer's number."""
+    """Returns whether a node is an input of a single layer, whose name contains the layer's
+    number."""
     return node.get_type_name() == "Parameter" and "." in node.output(0).get_any_name()
 
 
 def _layers(model: ov.Model) -> list[_Layer]:
-    """Returns the layers of a graph in order. The list is empty if the graph is not a chain."""
+    """Returns the layers of a graph in order; an empty list if the graph is not a chain."""
     structure = _Structure(model)
     layers: list[_Layer] = []
     for part in structure.parts():
@@ -126,10 +130,10 @@ class _Part(NamedTuple):
     """The nodes between two nodes of the chain.
 
     Attributes:
-        first: the node whose output it takes.
-        last: the node whose output it returns.
-        kind: equal for parts that are alike.
-        has_state: whether it has a cache or another state.
+        first: the node whose output is the part's input.
+        last: the node whose output is the part's output.
+        kind: equal for parts with equal computations.
+        has_state: whether the part has a KV cache or another state.
     """
 
     first: Node
@@ -139,11 +143,11 @@ class _Part(NamedTuple):
 
 
 class _Description(NamedTuple):
-    """A node and all that it depends on, apart from hidden states.
+    """A description of a node and all its inputs, apart from hidden states.
 
     Attributes:
-        value: equal for nodes that compute the same.
-        has_state: whether a cache or another state is among it.
+        value: a hash, equal for nodes with equal computations.
+        has_state: whether the node or an input is a KV cache or another state.
     """
 
     value: int
@@ -151,7 +155,7 @@ class _Description(NamedTuple):
 
 
 class _Structure:
-    """Describes the nodes of a graph."""
+    """Splits a graph into the parts of a chain."""
 
     def __init__(self, model: ov.Model) -> None:
         self._nodes = {node.get_instance_id(): node for node in model.get_ordered_ops()}
@@ -161,7 +165,7 @@ class _Structure:
         }
         self._known: dict[int, _Description] = {}
         self._hidden: list[int] = []
-        """The nodes that compute hidden states, in order: those between tokens and logits."""
+        """The ids of the nodes between tokens and logits, which compute hidden states, in order."""
         self._places: dict[int, int] = {}
         needed = {n.get_instance_id() for n in reached([model.output("logits").get_node()])}
         for key, node in self._nodes.items():
@@ -170,12 +174,14 @@ class _Structure:
                 self._hidden.append(key)
 
     def _takes_hidden(self, key: int) -> bool:
-        """Returns whether a node computes with hidden states. A length is not one."""
+        """Returns whether a node computes with hidden states; taking only their length does not
+        count."""
         is_reached = any(source in self._places for source, _ in self._sources[key])
         return is_reached and self._nodes[key].get_type_name() != "ShapeOf"
 
     def parts(self) -> list[_Part]:
-        """Returns the chain: no part has a connection past its end."""
+        """Returns the parts of the chain, in order. Parts are connected only by the hidden states
+        at their ends."""
         last_use = list(range(len(self._hidden)))
         for place, key in enumerate(self._hidden):
             for source, _ in self._sources[key]:
@@ -199,7 +205,7 @@ class _Structure:
         return _Part(self._nodes[first], last, described[-1].value, has_state)
 
     def _of_data(self, key: int) -> _Description:
-        """Describes hidden states by their shape alone."""
+        """Returns a description of hidden states by their shape and type alone."""
         output = self._nodes[key].output(0)
         shape = str(output.get_partial_shape())
         return _Description(hash((shape, str(output.get_element_type()))), False)
@@ -218,7 +224,7 @@ class _Structure:
         return self._known[wanted]
 
     def _is_length(self, key: int) -> bool:
-        """Returns whether a node takes the lengths of hidden states."""
+        """Returns whether a node reads the shape of hidden states."""
         if self._nodes[key].get_type_name() != "ShapeOf":
             return False
         return self._sources[key][0][0] in self._places
@@ -260,7 +266,7 @@ def _own(node: Node) -> tuple[object, ...]:
 
 
 def _of_constant(node: Node, max_values: int | None) -> tuple[object, ...]:
-    """Returns the shape, the type, and the values unless they are more than `max_values`."""
+    """Returns a constant's shape and type, and its values if there are at most `max_values`."""
     output = node.output(0)
     shape, element_type = tuple(output.get_shape()), output.get_element_type()
     is_whole = max_values is None or (math.prod(shape) <= max_values and element_type.bitwidth >= 8)

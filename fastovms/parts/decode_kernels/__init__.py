@@ -1,1 +1,1 @@
-"""Steps of few tokens by kernels of our own."""
+"""Decode kernels: fastovms's own kernels for steps of few tokens."""

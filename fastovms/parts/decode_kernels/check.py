@@ -1,11 +1,11 @@
 """Checks the decode kernels of a model before they are used.
 
-OpenVINO's own logits are rounded: in bf16, those of Gemma 3 270M differ from f32 throughout by up
-to 0.32 of their deviation. So a difference from them alone says little, and both sides are compared
-with f32: ours may not be much less exact. That takes one more copy of the weights. It is therefore
-done with a cut of the model to one layer of each kind, after a text that is longer than its
-windows. With the whole model, what differs little from OpenVINO's logits is right; only what
-differs more is compared with f32, too.
+OpenVINO's logits are rounded, too: in bf16, those of Gemma 3 270M differ from f32 by up to 0.32 of
+their standard deviation. So a difference from OpenVINO proves little. Both OpenVINO and the kernels
+are compared with f32, and the kernels may not be much less exact than OpenVINO. A model in f32
+needs another copy of the weights. The comparison therefore uses a model cut to one layer of each
+kind, after a text that is longer than the attention windows. The whole model is compared with
+OpenVINO, and with f32 only if that difference is large.
 """
 
 from __future__ import annotations
@@ -47,26 +47,29 @@ from fastovms.parts.decode_kernels.few_rows import (
 )
 
 _MAX_ROWS: Final = MAX_ROWS + 8
-"""The most tokens of a compared step. More than `MAX_ROWS` are multiplied in wide tiles."""
+"""The most tokens of a compared step. Steps of more than `MAX_ROWS` tokens are multiplied in wide
+tiles."""
 
 _SIZES: Final = (1, 2, 3, 5, MAX_ROWS, _MAX_ROWS)
 """The numbers of tokens of the steps that are compared with f32."""
 
 _TEXT_LENGTH: Final = 256
-"""The tokens of a text before these steps, where no window is longer. With those of the steps, more
-than one segment of the attention has."""
+"""The tokens of the text before the compared steps, unless an attention window is longer. Text and
+steps together are longer than one attention segment."""
 
 MAX_CONTEXT: Final = 2048
-"""The longest such text, in tokens, whatever the windows are."""
+"""The maximum tokens of the text before the compared steps, whatever the attention windows."""
 
 _OWN_LENGTH: Final = 32
-"""The maximum number of tokens after it: those of a block."""
+"""The maximum tokens of a compared step's sequence after the text: one block."""
 
 _BYTES_PER_WEIGHT: Final = 4
-"""Of the cut, whose weights are made f32. That is 2.3 GB with 1.2B parameters, which took 1.5."""
+"""The bytes of memory needed for each weight of the cut model in f32. This estimates 2.3 GB for a
+model of 1.2B parameters, which took 1.5 GB."""
 
 _FACTOR: Final = 1.5
-"""The largest allowed ratio of our error to OpenVINO's. It was 0.4 to 1.0 with Gemma 3 270M."""
+"""The largest allowed ratio of the kernels' error to OpenVINO's. It was 0.4 to 1.0 for Gemma 3
+270M."""
 
 _EXACT: Final = {16: 0.005, 8: 0.05}
 """The error of OpenVINO, as a share of the logits' deviation, that counts at least, by the fewest
@@ -74,8 +77,8 @@ bits of our activations. Where OpenVINO computed in f32 with a cache of f16, our
 0.001 to 0.004 with SmolLM2 and Gemma, and OpenVINO's to 0.0005 to 0.002."""
 
 _MAX_ERROR: Final = 0.2
-"""The largest difference from OpenVINO's logits, root mean square, as a share of their standard
-deviation, with which the whole model needs no comparison with f32."""
+"""If the root mean square difference from OpenVINO's logits is at most this share of their standard
+deviation, the whole model is not compared with f32."""
 
 _MAX_LOSS: Final = 0.3
 """By how much OpenVINO's logit of our likeliest token may be below its own likeliest's, as a share
@@ -87,27 +90,27 @@ row's length, at least that of a row of ones in integers. Packed scales are f16,
 to 0.0005."""
 
 _ROWS_AT_ONCE: Final = 512
-"""The rows that are decompressed at once, for the memory they take."""
+"""The number of rows that are decompressed at once, which bounds the memory."""
 
 _NUM_LOGITS: Final = 8192
 """The number of logits of a token that are compared with f32."""
 
 _TOKEN_IDS: Final = (5, 400)
-"""Ids that every vocabulary has."""
+"""Token ids that every vocabulary has."""
 
 Makers = Mapping[int, RunnerFactory]
 
 
 def compile_cut(paged: PagedGraph, device: str, precisions: Precisions) -> PagedModel:
-    """Compiles a layer of each kind of a model. Raises NotEnoughMemory if they could not be
-    checked; RuntimeError if OpenVINO refuses something."""
+    """Compiles a model cut to one layer of each kind. Raises NotEnoughMemory if the check would
+    need more memory than is free; RuntimeError if OpenVINO rejects the graph."""
     cut = replace(paged, model=paged.model.clone())
     cut_layers(cut.model)
     return compile_whole(cut, device, precisions)
 
 
 def compile_whole(paged: PagedGraph, device: str, precisions: Precisions) -> PagedModel:
-    """Compiles a model once more; see `compile_cut`."""
+    """Compiles another copy of the whole model. Raises as `compile_cut` does."""
     if device_memory(ov.Core(), device) < _num_weights(paged) * _BYTES_PER_WEIGHT:
         raise NotEnoughMemory
     compiled = compile_variants(ov.Core(), paged.model, device, precisions)
@@ -115,20 +118,17 @@ def compile_whole(paged: PagedGraph, device: str, precisions: Precisions) -> Pag
 
 
 class NotEnoughMemory(Exception):
-    """There is too little memory to compute a model in f32."""
+    """Raised if too little memory is free to compute a model in f32."""
 
 
 def why_wrong(model: PagedModel, store: WeightStore, *, is_long: bool = True) -> str | None:
-    """Compares logits of steps, computed by the kernels and by OpenVINO, with those in f32. Takes
-    the time of some hundred steps, and of compiling the model in f32. Raises RuntimeError if
-    OpenVINO refuses something.
+    """Compares the logits of the kernels and of OpenVINO with f32, and returns the fault found, as
+    text for the log; None = the kernels are correct. Takes the time of some hundred steps, plus
+    compiling the model in f32. Raises RuntimeError if OpenVINO rejects a graph.
 
     Args:
-        store: has the packed weights.
+        store: the packed weights.
         is_long: whether to compare after a long text, too.
-
-    Returns:
-        What is wrong, in words; None = nothing.
     """
     own = compile_few_rows(model, store, has_operations=False)
     if own is None:
@@ -137,20 +137,20 @@ def why_wrong(model: PagedModel, store: WeightStore, *, is_long: bool = True) ->
 
 
 def wrong_experts(paged: PagedGraph, store: WeightStore) -> str | None:
-    """Compares products with the packed weights of all experts of all layers with NumPy's, because
-    a cut has some layers and a step takes some experts: what is wrong with one of many hardly
-    changes logits. Takes some seconds per billion weights.
+    """Compares products with the packed weights of all experts with NumPy's, and returns the fault
+    found, as text for the log; None = the weights are correct.
 
-    Returns:
-        What is wrong, in words; None = nothing.
+    The comparison of logits is not enough: a cut model has only some layers, a step uses only some
+    experts, and a fault in one expert hardly changes the logits. Takes some seconds per billion
+    weights.
     """
     for step in expert_products(paged.model, store.kernels.instructions):
         name = step.node.get_friendly_name()
-        if name not in store.experts:  # the experts are left to OpenVINO
+        if name not in store.experts:  # OpenVINO computes the experts
             continue
         assert step.weights is not None, "it is a product"
         weights = step.weights.compressed
-        # Signs are exact when quantized.
+        # Values of 1 and -1 are exact when quantized.
         signs = np.random.default_rng(0).choice([-1.0, 1.0], weights.num_columns)
         signs = signs.astype(np.float32)
         found = _product(step, store, signs)
@@ -165,7 +165,7 @@ def wrong_experts(paged: PagedGraph, store: WeightStore) -> str | None:
 
 
 def _product(step: Step, store: WeightStore, row: Floats) -> Floats:
-    """Returns the product of a row with the packed matrices of all experts."""
+    """Returns the products of one row with the packed matrices of all experts, f32."""
     assert step.weights is not None
     num_rows = step.weights.compressed.num_rows
     whole = replace(step, opcode=Opcode.PRODUCT, widths=(num_rows,))
@@ -197,14 +197,15 @@ def _ways(variants: FewRowVariants) -> list[Makers]:
 
 
 def _with_kernels(model: PagedModel, makers: Makers) -> PagedModel:
-    """Returns a model over the same compiled ones, whose steps of few tokens are ours."""
+    """Returns a model that shares the compiled graphs, and whose steps of few tokens use the
+    kernels."""
     ours = model.twin()
     ours.use_for_few_rows({number: [make] for number, make in makers.items()})
     return ours
 
 
 def _why_less_exact(model: PagedModel, variants: FewRowVariants, *, is_long: bool) -> str | None:
-    """Compares the errors of OpenVINO and of the variants against f32; see `why_wrong`."""
+    """Compares the errors of OpenVINO and of the kernels relative to f32; see `why_wrong`."""
     reference = compile_whole(model.graph, model.device, Precisions("f32", PROPERTIES))
     # Tables of states in f32 are larger, and blocks have at least their size.
     block_size = math.lcm(model.block_size, reference.block_size)
@@ -229,7 +230,7 @@ def _why_less_exact(model: PagedModel, variants: FewRowVariants, *, is_long: boo
 
 
 def _errors(expected: Sequence[Floats], model: PagedModel, start: int) -> NDArray[np.float64]:
-    """Returns the errors of a model's steps after a text of `start` tokens."""
+    """Returns the error of each of a model's steps after a text of `start` tokens."""
     logits = _logits_after(model, start)
     return np.array([_error(one, found) for one, found in zip(expected, logits, strict=True)])
 
@@ -243,13 +244,14 @@ def _root_mean_square(values: NDArray[np.float64]) -> float:
 
 
 def _error(expected: Floats, found: Floats) -> float:
-    """Returns the difference, root mean square, as a share of the standard deviation."""
+    """Returns the root mean square difference as a share of the standard deviation of
+    `expected`."""
     return float(np.sqrt(np.square(expected - found).mean())) / float(expected.std())
 
 
 def _text_length(paged: PagedGraph, block_size: int) -> int:
-    """Returns the length in tokens of a text that is longer than the windows of the attentions, up
-    to `MAX_CONTEXT`, in whole blocks."""
+    """Returns the length of a text that is longer than the attention windows, in tokens: whole
+    blocks, at most `MAX_CONTEXT`."""
     windows = [window for window in attention_windows(paged.model) if window < MAX_CONTEXT]
     longest = MAX_CONTEXT
     if paged.max_exact_len is not None:
@@ -260,9 +262,10 @@ def _text_length(paged: PagedGraph, block_size: int) -> int:
 
 
 def _logits_after(model: PagedModel, start: int) -> Iterator[Floats]:
-    """Yields logits of two steps of each size after a text of `start` tokens, [size, tokens of the
-    vocabulary]. The second step reads what the first one leaves in the cache. Half of a step's
-    tokens are one sequence's, the others of one sequence each. The model's cache is replaced."""
+    """Yields the logits [size, vocab_size] of two steps of each size after a text of `start`
+    tokens. The second step reads the KV cache that the first one wrote. Half of a step's tokens
+    belong to one sequence, each of the others to its own sequence. Replaces the model's KV
+    cache."""
     rng = np.random.default_rng(0)
     text = rng.integers(*_TOKEN_IDS, start).tolist()
     texts = [array("q", [*text, *rng.integers(*_TOKEN_IDS, _OWN_LENGTH)]) for _ in range(_MAX_ROWS)]
@@ -288,8 +291,8 @@ def _logits_after(model: PagedModel, start: int) -> Iterator[Floats]:
 def differs(
     model: PagedModel, variants: FewRowVariants, before_each: Callable[[], None] = lambda: None
 ) -> bool:
-    """Returns whether logits of steps of all sizes differ clearly from OpenVINO's, so that
-    `why_wrong` has to decide. `before_each` is called before a step of each size."""
+    """Returns whether the kernels' logits differ from OpenVINO's by so much that `why_wrong` has to
+    decide. `before_each` is called before the step of each size."""
     models = [model.twin(), *(_with_kernels(model, makers) for makers in _ways(variants))]
     for expected, *found in zip(*map(_logits_of_texts, models), strict=True):
         before_each()
@@ -299,8 +302,8 @@ def differs(
 
 
 def _logits_of_texts(model: PagedModel) -> Iterator[Floats]:
-    """Yields the logits of steps of all sizes at the beginning of texts. The model's cache is
-    replaced."""
+    """Yields the logits of a step of each size at the beginning of texts. Replaces the model's KV
+    cache."""
     model.allocate_cache(_MAX_ROWS)
     sizes = [(8, context) for context in range(4)]
     sizes += [(number, 4) for number in (*range(1, 8), _MAX_ROWS)]

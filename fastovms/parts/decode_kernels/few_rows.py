@@ -1,8 +1,8 @@
-"""Makes variants of a model for steps of few tokens, which compute with our own kernels.
+"""Creates variants of a model that compute steps of few tokens with fastovms's own kernels.
 
 On two cores of a Zen 3, OpenVINO's products of compressed weights are bound by computation: with
-weights of 4 bits they read 9 GB/s of the 33 that memory gives, and ours read 27. The variants run
-over the cache of the others. They hold the weights once more.
+4-bit weights they read 9 GB/s of the possible 33 GB/s, the kernels 27 GB/s. The variants share the
+model's KV cache, and need another copy of the weights.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ SmolLM2-135M in Q4_1 and one thread of a Zen 4, a step of 16, 24 and 32 tokens t
 0.8 of OpenVINO's time."""
 
 _ROWS_TOGETHER: Final = 128
-"""The maximum number of tokens that a program of whole steps computes at once."""
+"""The maximum number of tokens that a whole-step program computes at once."""
 
 _MEASURED: Final = (1, 2, 4, 8, MAX_ROWS // 2, MAX_ROWS, 128)
-"""The numbers of tokens that are measured. Those between are taken to be like the next larger, and
-more like the last."""
+"""The numbers of tokens per step that are measured. Other numbers get the gain of the next larger
+measured number, and numbers above the last one get its gain."""
 
 _EXACT_INSTRUCTIONS: Final = {
     "avx512_vnni": "avx512_vnni16",
@@ -86,7 +86,7 @@ positions. For symmetric weights of 4 bits, 8 bits are more exact than OpenVINO'
 the likeliest token was that of f32 in 96.3 % of positions, with OpenVINO in 94.6 %."""
 
 _BITS: Final = {ov.Type.f16: 16, ov.Type.f32: 32, ov.Type.u8: 8}
-"""The bits of a number in a cache, by its type."""
+"""The bits of a number in the KV cache, by its type."""
 
 _STATE_BITS: Final = {ov.Type.bf16: 16, ov.Type.f32: 32}
 
@@ -100,11 +100,13 @@ class FewRowVariants:
     """Variants of a model for steps of few tokens.
 
     Attributes:
-        whole: make runners of whole steps, by the number of tokens; empty = there are none.
-        operations: make runners whose attention is OpenVINO's.
-        store: the weights of both.
-        adapted: the same as `whole`, for steps some of whose tokens have adapters.
-        why_not_whole: why there are no whole steps, in words.
+        whole: factories of runners that compute whole steps with kernels, by the number of tokens;
+            empty = not supported.
+        operations: factories of runners that use the kernels for matrix products and OpenVINO for
+            the rest, by the number of tokens.
+        store: the packed weights of all variants.
+        adapted: like `whole`, for steps in which some sequences have adapters.
+        why_not_whole: why `whole` is empty, for the log.
     """
 
     whole: Mapping[int, RunnerFactory]
@@ -115,17 +117,17 @@ class FewRowVariants:
 
 
 def fastest_kernels(paged: PagedGraph, instructions: str, num_threads: int) -> Kernels:
-    """Compiles the kernels with these instructions, or those of `_EXACT_INSTRUCTIONS` where weights
-    have zero points. Takes seconds at the first time. Raises Exception as `compile_kernels` does.
-    """
+    """Returns the fastest kernels for these instructions, or the exact variant of
+    `_EXACT_INSTRUCTIONS` if weights have zero points. The first compilation takes seconds. Raises
+    Exception as `compile_kernels` does."""
     if has_zero_points(paged.model, instructions):
         instructions = _EXACT_INSTRUCTIONS[instructions]
     return compiler.compile_kernels(instructions, num_threads)
 
 
 def packed_size(paged: PagedGraph, kernels: Kernels, cache: CacheShape | None) -> int:
-    """Returns the bytes that the packed weights of a model take; see `pack_weights`. 0 = the
-    kernels can multiply none of its weights."""
+    """Returns the bytes of a model's packed weights; see `pack_weights`. 0 = the kernels support
+    none of its weights."""
     nothing = np.zeros(1, np.uint8)
     store = WeightStore(kernels, lambda _, size: Room(np.broadcast_to(nothing, size), True))
     pack_weights(paged, store, cache)
@@ -133,8 +135,8 @@ def packed_size(paged: PagedGraph, kernels: Kernels, cache: CacheShape | None) -
 
 
 def pack_weights(paged: PagedGraph, store: WeightStore, cache: CacheShape | None) -> None:
-    """Packs all weights that the variants of a model need. `cache` is the shape of the caches that
-    whole steps could use; None = without whole steps."""
+    """Packs all weights that the variants of a model need. `cache` is the shape of the KV caches
+    for whole-step programs; None = whole steps are not supported."""
     graph = paged.model.clone()
     fuse_projections(graph)
     if cache is not None:
@@ -145,8 +147,9 @@ def pack_weights(paged: PagedGraph, store: WeightStore, cache: CacheShape | None
 
 
 def has_zero_points(model: ov.Model, instructions: str) -> bool:
-    """Returns whether weights of the kernels have zero points other than the middle. OpenVINO
-    multiplies such weights with activations that are not quantized to 8 bits."""
+    """Returns whether any weights that the kernels multiply have zero points other than the middle
+    of their range. OpenVINO multiplies such weights with activations that are not quantized to 8
+    bits."""
     segments = find_segments(model, instructions)
     steps = [step for segment in segments for step in segment.steps]
     steps += expert_products(model, instructions)
@@ -155,7 +158,7 @@ def has_zero_points(model: ov.Model, instructions: str) -> bool:
 
 
 def expert_products(model: ov.Model, instructions: str) -> list[Step]:
-    """Returns the products with the matrices of all experts of a model's mixtures."""
+    """Returns the products with expert matrices of a mixture-of-experts model."""
     mixtures = find_mixtures(model, instructions)
     return [step for one in mixtures for step in (one.gate, one.up, one.down)]
 
@@ -167,14 +170,13 @@ def compile_few_rows(
     has_adapters: bool = False,
     has_operations: bool = True,
 ) -> FewRowVariants | None:
-    """Packs the weights of a model and compiles the variants, which takes seconds; None = the
-    kernels cannot compute it. Raises RuntimeError if OpenVINO refuses something.
+    """Packs the weights of a model and compiles the variants, which takes seconds. Returns None if
+    the kernels do not support the model. Raises RuntimeError if OpenVINO rejects a graph.
 
     Args:
-        store: takes the packed weights, but for those that it has already.
+        store: receives the packed weights; weights that it already has are not packed again.
         has_adapters: whether some steps have adapters.
-        has_operations: whether variants with OpenVINO's attention are needed even if there are
-            whole steps.
+        has_operations: whether to create the `operations` variants even if `whole` ones exist.
     """
     whole, adapted, reason = whole_steps(
         model.graph.model,
@@ -193,8 +195,8 @@ def compile_few_rows(
 
 
 def _operations(model: PagedModel, store: WeightStore) -> Mapping[int, RunnerFactory] | None:
-    """Returns factories by the number of tokens; None = the kernels can multiply no weights, or
-    OpenVINO would lay the cache out differently."""
+    """Returns the factories of the `operations` variants, by the number of tokens. None = the
+    kernels support no weights, or OpenVINO would change the layout of the KV cache."""
     found: dict[int, RunnerFactory] = {}
     for is_single in (False, True):
         graph = model.graph.model.clone()
@@ -217,7 +219,7 @@ def _properties(precisions: Precisions) -> dict[str, object]:
 
 
 class _KernelRunner(StepRunner):
-    """Runs a model that has operations of ours, which live as long as this does."""
+    """Runs a compiled graph with the kernels' operations, and keeps those alive."""
 
     def __init__(self, compiled: ov.CompiledModel, part: RewrittenModel) -> None:
         super().__init__(compiled, is_on_gpu=False)
@@ -225,8 +227,8 @@ class _KernelRunner(StepRunner):
 
 
 class WholeSteps(NamedTuple):
-    """Factories of runners of whole steps, and of those with adapters, by the number of tokens;
-    empty = there are none, for a reason in words."""
+    """Factories of runners for whole steps, without and with adapters, by the number of tokens.
+    Both are empty if whole steps are not supported; the third field is the reason."""
 
     makers: Mapping[int, RunnerFactory] = {}
     adapted: Mapping[int, AdaptedRunnerFactory] = {}
@@ -242,7 +244,7 @@ def whole_steps(
     *,
     has_adapters: bool,
 ) -> WholeSteps:
-    """Returns the factories for a paged model whose caches have a shape; see `compile_few_rows`."""
+    """Returns the factories for a paged model with KV caches of a shape; see `compile_few_rows`."""
     if cache is None:
         return WholeSteps(reason="they do not support this form of the KV cache")
     graph = model.clone()
@@ -289,11 +291,12 @@ def whole_steps(
 def _modules_of_products(
     model: ov.Model, fused: Sequence[Sequence[str]]
 ) -> dict[str, Sequence[Module]]:
-    """Returns the modules whose results a graph's products have, by the products' names.
+    """Returns the modules that each product computes, by the product's name.
 
     Args:
         model: the graph with all products.
-        fused: tuples of names of products that are computed together, by the first one.
+        fused: tuples of the names of products that are computed together; the first name is the
+            key.
     """
     found: dict[str, Sequence[Module]] = {
         node.get_friendly_name(): (Module(number, node.get_input_shape(1)[0]),)
@@ -308,8 +311,8 @@ def _modules_of_products(
 
 
 def cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
-    """Returns the shape that all caches of keys and values have; None = they differ, or the kernels
-    do not know how they, or the tables of states, hold numbers."""
+    """Returns the common shape of all KV caches. None = the shapes differ, or the kernels do not
+    support their number types or those of the state tables."""
     state_bits = {_STATE_BITS.get(one.element_type) for one in inputs if one.is_state} or {32}
     inputs = [one for one in inputs if not one.is_state]
     types = {str(one.element_type) for one in inputs}
@@ -321,7 +324,7 @@ def cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
     heads, num_rows, head_size = inputs[0].page_shape
     block_size = num_rows - extra
     if head_size % MAX_LANES or block_size % KEYS:
-        return None  # the attention kernels compute whole vectors only
+        return None  # the attention kernels support only whole vectors
     shapes = {(one.name.partition(".")[0], one.page_shape) for one in inputs}
     expected = {
         ("key_cache", (heads, block_size + extra, head_size)),
@@ -333,7 +336,8 @@ def cache_shape(inputs: Sequence[CacheInput]) -> CacheShape | None:
 
 
 def caches_of(model: ov.Model, shape: CacheShape) -> list[CacheInput]:
-    """Returns the inputs of a model without states whose caches have a shape; see `cache_shape`."""
+    """Returns the KV cache inputs of a model without states; `shape` is the result of
+    `cache_shape`."""
     (element_type,) = (kind for kind, bits in _BITS.items() if bits == shape.bits)
     extra = _SCALE_BYTES if shape.bits == 8 else 0
     pages = {
@@ -345,7 +349,7 @@ def caches_of(model: ov.Model, shape: CacheShape) -> list[CacheInput]:
 
 
 class NotMeasured(Exception):
-    """Steps took too long to be measured."""
+    """Raised if steps took too long to be measured."""
 
 
 def gains(
@@ -358,16 +362,16 @@ def gains(
     max_seconds: float,
     max_rounds: int,
 ) -> dict[int, float]:
-    """Measures how much faster steps are, by the number of their tokens. The models' caches are
-    replaced.
+    """Measures how much faster the kernels' steps are than OpenVINO's. Replaces the models' KV
+    caches. Raises NotMeasured if the time was too short for a result.
 
     Args:
-        before_each: is called before each round.
-        max_tokens: the maximum number of tokens of our steps.
+        before_each: called before each round.
+        max_tokens: the largest step to measure, in tokens.
 
     Returns:
-        Only the numbers that are clearly faster. Raises NotMeasured if the time was too short for a
-        result.
+        The ratio of OpenVINO's time to the kernels', by tokens per step, for those steps that are
+            clearly faster.
     """
     found: dict[int, float] = {}
     for num_tokens in _MEASURED:
@@ -376,7 +380,7 @@ def gains(
             break  # the gain falls with the number of tokens
         before_each()
         case = MeasuredStep(num_tokens, CONTEXT, 1)
-        if num_tokens > MAX_ROWS:  # a part of a prompt
+        if num_tokens > MAX_ROWS:  # a chunk of a prompt
             case = MeasuredStep(1, CONTEXT, num_tokens)
 
         def end_round() -> float:
@@ -403,7 +407,7 @@ def gains(
 
 
 def served_numbers(gains: Mapping[int, float]) -> frozenset[int]:
-    """Returns the numbers of tokens of the steps that are to be computed by the variants."""
+    """Returns the numbers of tokens per step for which the variants are to be used."""
     next_measured = {
         number: next((one for one in _MEASURED if number <= one), _MEASURED[-1])
         for number in range(1, MAX_KERNEL_TOKENS + 1)

@@ -1,5 +1,5 @@
-"""Packed weights in the cache, as a file that is mapped into memory: processes share its pages, and
-the system may take them back and read them again."""
+"""Packed weights in the cache directory, as a memory-mapped file: processes share its pages, and
+the kernel may drop and reread them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _INDEX: Final = "index.json"
 _PAGE: Final = 4096
 
 Names = tuple[str, ...]
-"""The names of the products whose weights are one matrix."""
+"""The names of the products whose weights are packed into one matrix."""
 
 
 class WeightFileWriter:
-    """Gives room in a new file."""
+    """Allocates memory for packed weights in a new file."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -33,7 +33,7 @@ class WeightFileWriter:
         self._places: list[tuple[Names, int, int]] = []
 
     def room_for(self, names: Names, size: int) -> Room:
-        """Returns room at the end of the file. Raises OSError if the disk is full."""
+        """Allocates `size` bytes at the end of the file. Raises OSError if the disk is full."""
         place = self._end
         self._end += -(-size // _PAGE) * _PAGE
         os.posix_fallocate(self._descriptor, place, self._end - place)
@@ -41,12 +41,15 @@ class WeightFileWriter:
         return Room(np.frombuffer(mmap.mmap(self._descriptor, size, offset=place), np.uint8), False)
 
     def index(self, facts: Mapping[str, object]) -> bytes:
+        """Returns the content of the index file: the facts, and the position of each matrix, as
+        JSON."""
         return json.dumps({**facts, "size": self._end, "places": self._places}).encode()
 
 
 @contextmanager
 def written_weights(directory: Path, facts: Mapping[str, object]) -> Iterator[WeightFileWriter]:
-    """Yields room in files below an entry of the cache; `facts` are kept with the weights."""
+    """Yields a writer for the weights file in `directory`, and writes the index with `facts` at the
+    end."""
     descriptor = open_file(directory / _WEIGHTS, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         written = WeightFileWriter(descriptor)
@@ -58,10 +61,11 @@ def written_weights(directory: Path, facts: Mapping[str, object]) -> Iterator[We
 
 
 class CachedWeights:
-    """Weights in an entry of the cache. Raises OSError or ValueError if these are no such files.
+    """The packed weights of a cache entry. The constructor raises OSError or ValueError if the
+    files are missing or corrupt.
 
     Attributes:
-        facts: the measurements that are stored with the weights.
+        facts: the values that were passed to `written_weights`.
     """
 
     def __init__(self, entry: Path) -> None:
@@ -70,7 +74,7 @@ class CachedWeights:
         try:
             size = os.fstat(descriptor).st_size
             if not size or size != self.facts["size"]:  # pages beyond the end cannot be read
-                raise ValueError(f"{_WEIGHTS} has {size} bytes")
+                raise ValueError(f"{_WEIGHTS} has {size} bytes, not {self.facts['size']}")
             mapped = mmap.mmap(descriptor, size, prot=mmap.PROT_READ)
         except KeyError as error:
             raise ValueError(f"{_INDEX} lacks {error}") from None
@@ -81,8 +85,9 @@ class CachedWeights:
         self._places = {tuple(names): (at, size) for names, at, size in self.facts["places"]}
 
     def room_for(self, names: Names, size: int) -> Room:
-        """Returns the weights. Raises ValueError if they are others."""
+        """Returns the stored weights of these products. Raises ValueError if the entry does not
+        have them in this size."""
         place, kept_size = self._places.get(names, (0, -1))
         if kept_size != size or not 0 <= place <= len(self._data) - size:
-            raise ValueError(f"the weights of {', '.join(names)} are others")
+            raise ValueError(f"{_WEIGHTS} does not have {size} bytes for {', '.join(names)}")
         return Room(self._data[place : place + size], is_filled=True)

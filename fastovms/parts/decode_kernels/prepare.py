@@ -1,8 +1,8 @@
-"""Prepares kernels of our own for steps of few rows of a model that is being served already.
+"""Prepares the decode kernels of a model while it is being served.
 
-At the first start of a model, a separate process packs the weights and checks what the
-kernels compute with them. The server maps the weights, measures, and switches over between two
-steps. The cache keeps the result: later starts use the kernels from the first step on.
+At the first start of a model, a separate process packs the weights and checks the kernels' results.
+The server then maps the weights, measures, and switches to the kernels between two steps. The
+result is stored in the cache, so later starts use the kernels from the first step on.
 """
 
 from __future__ import annotations
@@ -52,22 +52,22 @@ _NUM_ROUNDS: Final = 5
 """The maximum seconds, and the maximum number of rounds, of a measurement of steps of one size."""
 
 _ATTEMPTS: Final = (0.0, 60.0, 600.0)
-"""Seconds to wait before each measurement, until one has found that the kernels are faster."""
+"""Seconds to wait before each measurement; the first one that finds the kernels faster is the
+last."""
 
 _SHARE: Final = 8
-"""The factor on the duration of a piece of work that gives the pause after it while engines
-work."""
+"""The pause after a piece of work while engines run, as a multiple of the work's duration."""
 
 _MAX_WAIT: Final = 5.0
 
 _FORMAT: Final = 7
-"""The version of what is kept and of how it is checked; a new version invalidates kept entries."""
+"""The version of the stored data and of their check; a new version invalidates old entries."""
 
 PACKED: Final = "packed"
-"""The kind of the cache's entries for weights that are packed and checked."""
+"""The kind of the cache entries for packed and checked weights."""
 
 _MEASURED: Final = "kernels"
-"""The kind of the entries for what was measured with them."""
+"""The kind of the cache entries for the measurements."""
 
 _FILE: Final = "measured.json"
 
@@ -78,28 +78,29 @@ yet, which gains up to 1.3."""
 BEING_PREPARED: Final = "being prepared"
 
 MEMORY_SHARE: Final = 0.75
-"""The share of the free memory that packed weights may take. The system may take them back, but not
+"""The maximum share of the free memory for packed weights. The kernel can drop their pages, but not
 while steps read them."""
 
 _WHOLE: Final = "whole steps"
 _PRODUCTS: Final = "products"
 
 Gains = Mapping[str, Mapping[int, float]]
-"""By the way of `_ways`, how much faster steps are, by the number of their tokens."""
+"""How many times as fast as OpenVINO the kernels are, by the variant (see `_ways`) and the number
+of tokens per step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """The task of the process `process`.
+    """The input of the process that prepares kernels.
 
     Attributes:
         device: OpenVINO's name of the device.
         precisions: the precisions with which OpenVINO computes the model.
         num_threads: the number of threads that compute a step.
-        caches: keep the weights: the first one that can be written.
+        caches: the caches for the packed weights; the first writable one is used.
         key: the key of the cache entry.
-        entry: has the weights; the whole model is to be checked. None = they are to be packed, and
-            a layer of each kind is to be checked.
+        entry: the entry with packed weights, with which the whole model is to be checked; None =
+            the weights are to be packed and one layer of each kind is to be checked.
     """
 
     model_dir: Path
@@ -113,37 +114,38 @@ class Preparation:
 
 
 class Prepared(NamedTuple):
-    """The result: `entry` has the weights; None = `reason` says why not."""
+    """The result of the process: the cache entry with the weights; None = the kernels cannot be
+    used, for the reason given."""
 
     entry: Path | None
     reason: str = ""
 
 
 class _KernelsNotCompiledError(Exception):
-    """The kernels are to be compiled in a separate process first."""
+    """Raised if the kernels must first be compiled in a separate process."""
 
 
 class _ModelUnloadedError(Exception):
-    """The model is not served any more."""
+    """Raised if the model is no longer served."""
 
 
 class _KernelsRejectedError(Exception):
-    """The kernels are not used, for the reason that the message says."""
+    """Raised if the kernels cannot be used; the message is the reason."""
 
 
 class DecodeKernels(BackendExtension):
-    """Makes the engine compute steps of few rows with the kernels that are correct and faster: from
-    the start on where this is known, otherwise after a preparation in a separate process. Logs the
-    result in one line.
+    """Computes steps of few tokens with decode kernels if these are correct and faster than
+    OpenVINO: from the start if the cache has a result, otherwise after a preparation in a separate
+    process. Logs the result in one line.
 
     Args:
-        cache: keeps the packed weights and what was measured; None = they are not kept.
-        max_model_len: the context with which the model was read.
+        cache: stores the packed weights and the measurements; None = nothing is stored.
+        max_model_len: the context length with which the model was read.
         has_adapters: whether adapters are served.
         keeps_weights_once: whether OpenVINO's variants are released once kernels are in use.
 
     Attributes:
-        status: whether the kernels are in use, for people.
+        status: whether the kernels are in use, as text.
     """
 
     def __init__(
@@ -179,11 +181,11 @@ class DecodeKernels(BackendExtension):
         )
 
     def restore(self, kept: CachedKernels | None = None) -> bool:
-        """Uses the kernels of an earlier start. Returns whether it is known which ones are to be
-        used, if any; otherwise they are to be prepared, and the model is compiled.
+        """Applies the result of an earlier start. Returns False if there is no such result: the
+        kernels must then be prepared, and the model is compiled.
 
         Args:
-            kept: what was read while the model was compiled; None = the cache is read now.
+            kept: the result that was read while the model was compiled; None = read the cache now.
         """
         self._is_decided = self._restore(kept)
         if not self._is_decided:
@@ -207,7 +209,8 @@ class DecodeKernels(BackendExtension):
         return True
 
     def _use_kept(self, kept: CachedKernels) -> bool:
-        """Returns whether the kernels compute the same as at the earlier start."""
+        """Uses the stored kernels. Returns False if their results differ from those of the earlier
+        start."""
         variants = kept.variants
         try:
             if kept.gains.get(_PRODUCTS):
@@ -244,12 +247,13 @@ class DecodeKernels(BackendExtension):
             self.status = f"not used: {reason}"
             logger.warning("decode kernels: not used: %s", reason)
         if self._backend is not None:
-            self._backend.call(lambda: None)  # the engine reports the status in its metrics
+            self._backend.call(lambda: None)  # lets the engine report the status in its metrics
 
     def _prepare(
         self, may_go_on: WaitForRequests, wait: Callable[[], None], scratch: Path
     ) -> tuple[Gains, str]:
-        """Returns how much faster the kernels are, and why they do not compute whole steps."""
+        """Returns how many times as fast as OpenVINO the kernels are, and the reason why they do
+        not compute whole steps ("" = they do)."""
         from fastovms.parts.decode_kernels import check
         from fastovms.parts.decode_kernels.few_rows import NotMeasured
 
@@ -278,7 +282,7 @@ class DecodeKernels(BackendExtension):
             )
         self._keep(gains, _proof(model, variants), variants.why_not_whole)
         self._use(variants, gains)
-        model.forget_files()  # free the pages of files that the preparation has read
+        model.forget_files()  # free the page cache of the model's files
         return gains, variants.why_not_whole
 
     def _preparation(self, scratch: Path) -> Preparation:
@@ -297,7 +301,7 @@ class DecodeKernels(BackendExtension):
         return kernels_key(self._model.graph, self._model.device, self._model.precisions)
 
     def _variants(self, entry: Path) -> FewRowVariants:
-        """Returns the variants over mapped weights; see `compile_few_rows`."""
+        """Returns the variants over the mapped weights of a cache entry; see `compile_few_rows`."""
         from fastovms.engine.kernels.assembler import WeightStore
         from fastovms.engine.kernels.compiler import compile_kernels
         from fastovms.parts.decode_kernels.few_rows import compile_few_rows
@@ -345,7 +349,7 @@ class DecodeKernels(BackendExtension):
                 chosen.setdefault(number, []).append(makers[number])
         if not chosen:
             return
-        # OpenVINO takes still longer with adapters, so that these need no measurement of their own.
+        # With adapters OpenVINO is even slower, so these steps need no measurement of their own.
         served = {make for makers in chosen.values() for make in makers}
         adapted = variants.adapted if served & set(variants.whole.values()) else {}
         others = variants.whole.get(MAX_KERNEL_TOKENS)
@@ -382,8 +386,8 @@ def _at_once(function: Callable[[], None]) -> None:
 
 
 def kernels_key(paged: PagedGraph, device: str, precisions: Precisions) -> str:
-    """Returns the cache key: a hash of all that the packed weights, their check and the measurement
-    depend on."""
+    """Returns the cache key: a hash of everything that the packed weights, their check and the
+    measurement depend on."""
     from fastovms.engine.kernels.compiler import find_instructions
 
     properties = [precisions.large, precisions.small]
@@ -402,13 +406,14 @@ class CachedKernels:
 
     Attributes:
         key: the key of the cache entries.
-        gains: the measured gains of the variants; empty = OpenVINO is faster.
+        gains: see `Gains`; empty = OpenVINO is faster.
         proof: see `_proof`.
-        entry: the directory with the weights.
-        why_not_whole: why the kernels do not compute whole steps, in words; empty = they do.
-        size: the bytes of the weights.
-        layout: that of a model all of whose steps whole steps can compute; None = there are others.
-        variants: have whole steps alone; None = they cannot be read.
+        entry: the directory with the packed weights.
+        why_not_whole: the reason why the kernels do not compute whole steps; "" = they do.
+        size: the bytes of the packed weights.
+        layout: the layout of a model whose steps can all be whole steps; None = some steps need
+            OpenVINO.
+        variants: the whole-step variants; None = not read.
     """
 
     key: str
@@ -429,8 +434,9 @@ def read_kept(
     cache: DiskCache,
     has_adapters: bool,
 ) -> CachedKernels | None:
-    """Returns the result of an earlier start, with whole steps over mapped weights, which takes
-    about a second; None if no result is stored, or a corrupt one was deleted."""
+    """Returns the result of an earlier start with whole-step variants over mapped weights, which
+    takes about a second. None = no result is stored, or it is unusable; a corrupt result is
+    deleted."""
     measured, entry = cache.find(_MEASURED, key), cache.find(PACKED, key)
     if measured is None or entry is None:
         return None
@@ -456,7 +462,7 @@ def read_kept(
         logger.warning("decode kernels: the stored result is corrupt and deleted: %s", reason)
         cache.discard(entry)
         return None
-    except Exception as error:  # the preparation tries again
+    except Exception as error:  # the preparation will try again
         logger.warning("decode kernels: not read: %s", reason_of(error))
         return None
 
@@ -464,8 +470,8 @@ def read_kept(
 def _read_whole_steps(
     found: CachedKernels, paged: PagedGraph, device: str, precisions: Precisions, has_adapters: bool
 ) -> CachedKernels:
-    """Adds whole steps to a result. Raises ValueError, KeyError or TypeError if the files are
-    corrupt; _KernelsNotCompiledError; Exception as `compile_kernels` does."""
+    """Returns the result with its whole-step variants. Raises ValueError, KeyError or TypeError if
+    the files are corrupt; _KernelsNotCompiledError; Exception as `compile_kernels` does."""
     from fastovms.engine.kernels.assembler import WeightStore
     from fastovms.engine.kernels.compiler import compile_kernels, compiled_mark
     from fastovms.engine.kernels.whole_steps import CacheShape
@@ -498,14 +504,15 @@ def _read_whole_steps(
 
 
 def _result_of(preparation: Preparation, may_go_on: WaitForRequests) -> Path:
-    """Returns the entry of weights that a process has prepared."""
+    """Runs the preparation in a process, and returns the cache entry with the weights. Raises
+    _KernelsRejectedError if the kernels cannot be used; _ModelUnloadedError."""
     result: Prepared | WorkerFailed | None = run_preparation(
         "fastovms.parts.decode_kernels.process", may_go_on=may_go_on, message=preparation
     )
     if result is None:
         raise _ModelUnloadedError
     if isinstance(result, WorkerFailed):
-        raise _KernelsRejectedError(f"the process that prepares them {result.reason}")
+        raise _KernelsRejectedError(f"the process that prepares the kernels {result.reason}")
     if result.entry is None:
         raise _KernelsRejectedError(result.reason)
     return result.entry
@@ -517,8 +524,8 @@ def _ways(variants: FewRowVariants) -> dict[str, Mapping[int, RunnerFactory]]:
 
 
 def _proof(model: PagedModel, variants: FewRowVariants) -> int:
-    """Returns a checksum of logits that the kernels compute, and of the experts' packed weights, of
-    which those logits depend on some alone. Every packed weight changes it."""
+    """Returns a checksum of the kernels' logits and of the experts' packed weights (a step's logits
+    depend on only some experts), so that a change of any packed weight changes it."""
     makers: Any = next(iter(_ways(variants).values()))
     own = model.twin()
     own.use_for_few_rows({number: [make] for number, make in makers.items()})

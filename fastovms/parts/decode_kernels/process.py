@@ -1,4 +1,4 @@
-"""The process that packs and checks the kernels' weights of a model outside the server."""
+"""The process that packs and checks the decode kernels' weights outside the server."""
 
 from __future__ import annotations
 
@@ -26,11 +26,12 @@ from fastovms.parts.decode_kernels.prepare import MEMORY_SHARE, PACKED, Preparat
 
 
 class _UnusableError(Exception):
-    """The kernels cannot be used, as the message says."""
+    """Raised if the kernels cannot be used; the message is the reason."""
 
 
 def prepare(given: Preparation) -> Prepared:
-    """Packs and checks weights, unless another process has done it, or checks the whole model."""
+    """Packs and checks the weights unless the cache has them; if `given.entry` is set, checks the
+    whole model with that entry instead. Returns the entry or the reason why there is none."""
     paged = read_paged_graph(ov.Core(), given.model_dir, given.max_model_len)
     instructions = find_instructions()
     if instructions is None:
@@ -50,10 +51,12 @@ def prepare(given: Preparation) -> Prepared:
         shape = cache_shape(layers.cache_inputs)
         size = packed_size(paged, kernels, shape)
         if not size:
-            raise _UnusableError("the weights have other precisions")
+            raise _UnusableError("the kernels do not support the precisions of the model's weights")
         if size > MEMORY_SHARE * free:
             needed, room = format_size(size), format_size(free)
-            raise _UnusableError(f"they need {needed} for weights, and {room} of memory are free")
+            raise _UnusableError(
+                f"packed weights need {needed}, but only {room} of memory are free"
+            )
         facts = {
             "instructions": kernels.instructions,
             "num_threads": given.num_threads,
@@ -78,8 +81,7 @@ def prepare(given: Preparation) -> Prepared:
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Receives a task, prepares the kernels and sends the result, which says why if there are
-    none."""
+    """Receives a `Preparation`, prepares the kernels and sends the `Prepared` result."""
     given = receive(connection)
     try:
         result = prepare(given)

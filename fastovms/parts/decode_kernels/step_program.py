@@ -1,4 +1,4 @@
-"""Runs whole steps of few tokens by a program of our kernels."""
+"""Runs whole steps of few tokens as a program of decode kernels."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fastovms.engine.model.model import Feed, Floats, RawLogits
 from fastovms.engine.model.step_inputs import StepInputs
 
 SEGMENT: Final = 256
-"""The tokens of a text that a thread attends to at once in a step of few tokens."""
+"""The number of context tokens that one thread attends to at once in a step of few tokens."""
 
 _MAX_ROWS_IN_SEGMENTS: Final = 32
-"""The maximum number of tokens of such a step. With more, tiles of rows are enough for all threads,
-and the results of segments would need much memory."""
+"""The maximum number of tokens of a step whose attention is split into segments. Larger steps have
+enough row tiles for all threads, and their partial results would need much memory."""
 
 _WHOLE_TEXT: Final = 1 << 40
 
@@ -32,12 +32,12 @@ _QUERIES_TOGETHER: Final = 128
 each thread has two such tiles: the cache is converted once for all of them."""
 
 _PARTIALS: Final = 1 << 16
-"""Numbers by which the room for parts of the attention grows."""
+"""The memory for partial attention results grows in steps of this many numbers."""
 
 
 class StepProgramRunner:
-    """Runs steps of one model, in parts of as many tokens as the workspace has rows. `before`
-    computes the inputs of the program."""
+    """Runs the steps of one model, in parts of as many tokens as the workspace has rows. `before`
+    is the compiled graph that computes the program's inputs."""
 
     max_context_len: int | None = None
 
@@ -71,7 +71,7 @@ class StepProgramRunner:
         self._partials = np.empty(0, np.float32)
 
     def _reserve(self, num_tokens: int) -> None:
-        """Makes room for the numbers of sequences and of sampled tokens of a step."""
+        """Allocates per-step arrays for `num_tokens` sequences and sampled tokens."""
         self._begins = np.zeros(num_tokens + 1, np.int32)
         self._past_lens = np.zeros(num_tokens, np.int32)
         self._block_begins = np.zeros(num_tokens + 1, np.int32)
@@ -82,7 +82,7 @@ class StepProgramRunner:
         self._fields[StepField.SAMPLED] = self._sampled.ctypes.data
 
     def set_tensors(self, tensors: Mapping[str, ov.Tensor]) -> None:
-        """Sets the caches and tables of states."""
+        """Sets the KV caches and the state tables."""
         for number, name in enumerate(self._step.caches):
             if name in tensors:
                 self._fields[StepField.CACHES + number] = tensors[name].data.ctypes.data
@@ -114,7 +114,7 @@ class StepProgramRunner:
         return logits if is_sorted else logits[np.argsort(order)]
 
     def _make_room(self, num_tokens: int, num_sampled: int, max_context_len: int) -> None:
-        """Allocates memory for the results of a step, if there is too little."""
+        """Allocates memory for the results of a step if the present memory is too small."""
         step, fields = self._step, self._fields
         address_of = self._workspace.kernels.address_of
         if num_tokens > len(self._past_lens):
@@ -140,7 +140,8 @@ class StepProgramRunner:
             fields[StepField.PARTIALS] = self._partials.ctypes.data
 
     def _run_part(self, inputs: StepInputs, start: int, end: int) -> None:
-        """Computes the tokens from `start` to `end`. Those before them are computed."""
+        """Computes the step's tokens from `start` to before `end`; earlier tokens must be computed
+        already."""
         begins = inputs.subsequence_begins
         is_inside = (start <= inputs.sampled_token_indices) & (inputs.sampled_token_indices < end)
         sampled = inputs.sampled_token_indices[is_inside]
@@ -194,11 +195,11 @@ class StepProgramRunner:
 
 
 class AdaptedStepRunner(StepProgramRunner):
-    """Runs steps some of whose sequences have adapters.
+    """Runs steps in which some sequences have adapters.
 
     Args:
-        step: multiplies low-rank matrices, too.
-        adapters: returns those of the model, packed.
+        step: a program that also multiplies low-rank matrices.
+        adapters: returns the packed adapters of the model.
     """
 
     def __init__(
@@ -232,8 +233,8 @@ class AdaptedStepRunner(StepProgramRunner):
         return super().infer(inputs)
 
     def _use(self, adapters: PackedAdapters) -> None:
-        """Makes room for adapters, and leaves out what is to be computed for none of them. Nothing
-        here keeps one of them in memory that is unloaded."""
+        """Allocates memory for the ranks of `adapters`, and drops instructions for modules that no
+        adapter changes. Keeps no reference to an adapter, so that unloading frees its memory."""
         self._known = tuple(adapters)
         stride = max(one.max_rank for one in adapters.values())
         width = self._max_modules * stride

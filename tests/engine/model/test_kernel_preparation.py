@@ -275,8 +275,8 @@ def test_kernels_are_used_where_no_cache_can_be_written(
     ("module", "name", "value", "reason"),
     [
         (process, "find_instructions", lambda: None, "this CPU has neither AVX2 nor AVX-512 VNNI"),
-        (process, "packed_size", lambda *_: 0, "the weights have other precisions"),
-        (process, "available_memory", lambda: 1000, "they need "),
+        (process, "packed_size", lambda *_: 0, "the kernels do not support the precisions"),
+        (process, "available_memory", lambda: 1000, "packed weights need "),
         (check, "device_memory", lambda *_: 1000, "too little memory is free to check them"),
         (check, "why_wrong", lambda *_: "logits differ", "logits differ"),
         (process, "pack_weights", lambda *_: 1 / 0, "division by zero"),
@@ -345,7 +345,10 @@ def test_a_process_that_dies_is_the_reason(
     died = WorkerFailed("was ended by SIGKILL")
     monkeypatch.setattr(prepare, "run_preparation", lambda *_, **__: died)
     line = started(model, caplog)[1]
-    assert line == "decode kernels: not used: the process that prepares them was ended by SIGKILL"
+    assert (
+        line
+        == "decode kernels: not used: the process that prepares the kernels was ended by SIGKILL"
+    )
 
 
 def test_a_model_that_is_dropped_is_not_measured(

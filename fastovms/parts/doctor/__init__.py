@@ -1,2 +1,1 @@
-"""Examines the machine, an installation and a model before a server runs there: `fastovms
-doctor`."""
+"""`fastovms doctor`: examines the machine, the installation and a model before a server runs."""

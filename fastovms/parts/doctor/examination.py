@@ -51,7 +51,7 @@ from fastovms.text.template_forms import OUTCOMES
 
 
 class Level(StrEnum):
-    """The severity of a finding. Only a PROBLEM prevents a server from running as configured."""
+    """The severity of a finding. Only a PROBLEM prevents the server from running as configured."""
 
     OK = "ok"
     NOTE = "note"
@@ -65,8 +65,8 @@ class Finding:
 
     Attributes:
         topic: the examined subject, such as "cores".
-        text: one sentence, without its full stop.
-        advice: the remedy; "" = none is needed.
+        text: one sentence without a full stop.
+        advice: the remedy; "" = no action is needed.
     """
 
     level: Level
@@ -92,7 +92,7 @@ _LITTLE_MEMORY: Final = GIB
 
 
 def check_instruction_sets(facts: MachineFacts) -> Iterator[Finding]:
-    """Reports the processor's vector instructions; a warning without AVX2."""
+    """Reports the processor's vector instruction sets; a warning if AVX2 is missing."""
     found = [name for name, flag in _INSTRUCTION_SETS.items() if flag in facts.flags]
     text = f"{facts.model}: {', '.join(found) or 'none of AVX2, AVX-512, VNNI and AMX'}"
     if "AVX2" not in found:
@@ -111,7 +111,7 @@ def check_instruction_sets(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_cores(facts: MachineFacts) -> Iterator[Finding]:
-    """Reports the processor's cores, and how many threads the engine uses."""
+    """Reports the number of cores, and how many threads the engine uses."""
     kinds = ", ".join(f"{number} {kind}" for kind, number in facts.kinds.items())
     text = f"{facts.num_cpus} logical processors{f' ({kinds})' if kinds else ''}"
     if facts.threads_per_core > 1:
@@ -128,7 +128,7 @@ def check_cores(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_limits(facts: MachineFacts) -> Iterator[Finding]:
-    """Reports limits on the processors and the processor time of this process."""
+    """Reports limits on the CPUs and the CPU time of this process."""
     if facts.num_allowed < facts.num_cpus:
         yield Finding(
             Level.NOTE,
@@ -152,7 +152,7 @@ def check_limits(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_memory(facts: MachineFacts) -> Iterator[Finding]:
-    """Reports the memory that is free for weights and cache."""
+    """Reports the memory that is free for weights and KV cache."""
     text = f"{format_size(facts.available_memory)} are free for weights and cache"
     if facts.memory_limit_left <= facts.available_memory:
         text += ", as far as this process's limits go"
@@ -165,7 +165,7 @@ def check_memory(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_load(facts: MachineFacts) -> Iterator[Finding]:
-    """Reports whether other tasks use the processor now, which falsifies measurements."""
+    """Reports whether other processes use the CPU now, which would distort measurements."""
     if facts.load > facts.num_cpus:
         yield Finding(
             Level.NOTE,
@@ -179,7 +179,7 @@ def check_load(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_governor(facts: MachineFacts) -> Iterator[Finding]:
-    """Reports a frequency governor that may keep the processor slow."""
+    """Reports a CPU frequency governor that may keep the processor slow."""
     slow = [name for name in facts.governors if name not in ("performance", "schedutil")]
     if slow:
         yield Finding(
@@ -195,7 +195,7 @@ def check_governor(facts: MachineFacts) -> Iterator[Finding]:
 
 
 def check_numa(facts: MachineFacts) -> Iterator[Finding]:
-    """Reports memory that is divided among several NUMA nodes."""
+    """Reports memory that is split across several NUMA nodes."""
     if facts.num_numa_nodes > 1:
         yield Finding(
             Level.NOTE,
@@ -221,7 +221,7 @@ MACHINE_CHECKS: Final[tuple[MachineCheck, ...]] = (
 
 
 def check_devices(devices: Sequence[DeviceFacts], engine: EngineConfig) -> Iterator[Finding]:
-    """Lists the devices that OpenVINO sees, and which one a server would use."""
+    """Reports the devices that OpenVINO finds, and the device that a server would use."""
     for device in devices:
         if device.fault:
             yield Finding(Level.WARNING, "device", f"{device.name}: {device.fault}", "its driver")
@@ -249,7 +249,7 @@ _OTHERS: Final = stat.S_IRWXO
 
 
 def check_directories(facts: InstallationFacts) -> Iterator[Finding]:
-    """Reports whether the server's directories exist and can be written."""
+    """Reports whether the server's directories exist and are writable."""
     for directory in facts.directories:
         topic = f"{directory.name} directory"
         if directory.path is None:
@@ -278,7 +278,7 @@ def check_directories(facts: InstallationFacts) -> Iterator[Finding]:
 
 
 def check_database(facts: InstallationFacts) -> Iterator[Finding]:
-    """Reports whether the database of the state answers, if one is configured."""
+    """Reports whether the database of --state-url can be used, if one is configured."""
     database = facts.database
     if database is None:
         return
@@ -294,7 +294,7 @@ def check_database(facts: InstallationFacts) -> Iterator[Finding]:
 
 
 def check_secrets(facts: InstallationFacts) -> Iterator[Finding]:
-    """Reports files with secrets that are missing, unreadable or readable by others."""
+    """Reports files with secrets that are missing, unreadable, or readable by other users."""
     for secret in facts.secrets:
         if secret.mode is None:
             yield Finding(
@@ -320,7 +320,7 @@ def check_secrets(facts: InstallationFacts) -> Iterator[Finding]:
 
 
 def check_addresses(facts: InstallationFacts) -> Iterator[Finding]:
-    """Reports whether the configured addresses can be bound."""
+    """Reports whether the server can listen on the configured addresses."""
     for place in facts.addresses:
         if place.fault is None:
             yield Finding(Level.OK, "address", f"{place.address} is free")
@@ -348,7 +348,7 @@ model."""
 
 @dataclass(frozen=True, slots=True)
 class ModelOnMachine:
-    """The facts that several checks use together.
+    """A model and its machine, for checks that need facts of both.
 
     Attributes:
         bandwidth: memory bandwidth in bytes per second; None = not measured.
@@ -360,15 +360,15 @@ class ModelOnMachine:
 
     @property
     def bytes_per_token(self) -> float:
-        """The bytes that decoding one token reads, including the KV cache."""
+        """The bytes of weights and KV cache that decoding one token reads."""
         run = self.model.run
         cache = 0.0 if run is None else run.kv_bytes_per_token * run.context
         return self.model.traffic.per_token + cache
 
     @property
     def ceiling(self) -> float | None:
-        """The upper limit of tokens per second of one sequence, given by memory bandwidth; None =
-        unknown, or not limited because the weights fit into the processor's caches."""
+        """The upper limit of tokens per second of one sequence that memory bandwidth allows; None =
+        unknown, or not limited because the weights fit into the CPU caches."""
         is_cached = self.model.traffic.per_token <= self.machine.last_level_cache
         if self.bandwidth is None or is_cached or not is_cpu(self.model.device):
             return None
@@ -376,7 +376,7 @@ class ModelOnMachine:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """The measured speed of the test run; None = not measured."""
+        """The tokens per second of the test run; None = not measured."""
         run = self.model.run
         if run is None or run.seconds_per_token is None:
             return None
@@ -406,8 +406,8 @@ _PROGRAM: Final = 500_000_000
 
 
 def check_needs(facts: ModelOnMachine) -> Iterator[Finding]:
-    """Reports the memory of each part of a server with this model, if one stream uses its whole
-    context, and their sum."""
+    """Reports the memory that each part of a server with this model needs if one stream uses the
+    whole context, and the sum."""
     model, run = facts.model, facts.model.run
     if run is None:
         return
@@ -442,7 +442,7 @@ def check_backend(facts: ModelOnMachine) -> Iterator[Finding]:
 
 
 def check_tuning(facts: ModelOnMachine) -> Iterator[Finding]:
-    """Reports how the model's steps are computed, and why."""
+    """Reports the precisions that the model's steps are computed with, and why."""
     run = facts.model.run
     if run is not None:
         yield Finding(
@@ -460,7 +460,7 @@ def check_kernels(facts: ModelOnMachine) -> Iterator[Finding]:
 
 
 def check_reads(facts: ModelOnMachine) -> Iterator[Finding]:
-    """Reports the bytes of weights and of the KV cache that one token reads."""
+    """Reports the bytes of weights and of KV cache that decoding one token reads."""
     traffic, run = facts.model.traffic, facts.model.run
     text = f"a token reads {format_size(traffic.per_token)} of weights"
     if traffic.experts:
@@ -473,7 +473,7 @@ def check_reads(facts: ModelOnMachine) -> Iterator[Finding]:
 
 
 def check_bandwidth(facts: ModelOnMachine) -> Iterator[Finding]:
-    """Reports the measured memory bandwidth, and the token rate that it allows."""
+    """Reports the measured memory bandwidth, and the tokens per second that it allows."""
     if facts.bandwidth is None:
         return
     threads = facts.machine.num_threads
@@ -486,7 +486,7 @@ def check_bandwidth(facts: ModelOnMachine) -> Iterator[Finding]:
 
 
 def check_run(facts: ModelOnMachine) -> Iterator[Finding]:
-    """Reports the tokens per second of a short run."""
+    """Reports the tokens per second of the test run."""
     speed = facts.tokens_per_second
     if speed is None:
         if facts.model.run is not None and facts.bandwidth is not None:
@@ -513,7 +513,7 @@ def check_run(facts: ModelOnMachine) -> Iterator[Finding]:
 
 
 def check_histories(facts: ModelOnMachine) -> Iterator[Finding]:
-    """Reports how the chat template renders several kinds of histories."""
+    """Reports how the chat template renders several kinds of message histories."""
     for history, outcome in facts.model.histories.items():
         level = Level.OK if outcome in OUTCOMES else Level.WARNING
         yield Finding(level, "chat template", f"{history}: {outcome}")
@@ -538,14 +538,14 @@ def _rate(number: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EncoderFacts:
-    """An encoder, or a model of speech or images, as its files and the flags describe it.
+    """Facts about an embedding, rerank, speech or image model, from its files and the flags.
 
     Attributes:
-        task: OVMS's name of it.
-        pooling: how token states are pooled to a vector; None = no embedding model.
-        max_model_len: the longest text, in tokens.
-        weights_size: size of the weights in bytes.
-        device: OpenVINO's name of it.
+        task: the task's name, as in OVMS.
+        pooling: how token states are pooled to a vector; None = not an embedding model.
+        max_model_len: the longest text in tokens.
+        weights_size: the bytes of the weights.
+        device: OpenVINO's name of the device.
     """
 
     name: str
@@ -565,14 +565,12 @@ _READERS: Final = {
 
 
 def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
-    """Reads the files of a model that does not generate text. Raises ConfigurationError if a file
-    is missing or broken, or the model cannot do the task.
+    """Reads the files of a model that does not generate text; returns None for one that does.
+    Raises ConfigurationError if a file is missing or broken, or the model does not support its
+    task.
 
     Args:
         directory: the directory of the model.
-
-    Returns:
-        None: the model generates text.
     """
     task = find_task(directory, model.encoder.task)
     if task is Task.TEXT_GENERATION:
@@ -595,7 +593,7 @@ def read_encoder(model: ModelConfig, directory: Path) -> EncoderFacts | None:
 
 
 def check_encoder(encoder: EncoderFacts, machine: MachineFacts) -> Iterator[Finding]:
-    """Yields the task of the model, and whether its weights fit into the memory."""
+    """Reports the task of the model, and whether its weights fit into the free memory."""
     text = f"{encoder.name}: {format_size(encoder.weights_size)} of weights, "
     text += f"texts of {encoder.max_model_len} tokens"
     free = machine.available_memory
@@ -625,7 +623,8 @@ _LEVEL_WIDTH: Final = max(map(len, Level))
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """Everything that was found. `figures` are the numbers of the finding, for programs."""
+    """The results of all checks. `figures` has the facts behind the findings by name, for JSON
+    output."""
 
     findings: tuple[Finding, ...]
     figures: Mapping[str, object]
@@ -642,11 +641,11 @@ def examine(
     *,
     runs: bool,
 ) -> Examination:
-    """Examines machine, installation and model. Changes nothing except caches.
+    """Examines the machine, the installation and the model. Changes nothing except caches.
 
     Args:
-        find: returns the model; None = the model needs a download.
-        runs: whether to also measure memory and model, for some seconds.
+        find: returns the model; None = the model would have to be downloaded.
+        runs: whether to also measure memory bandwidth and run the model, for some seconds.
     """
     machine = read_machine()
     installation = read_installation(
@@ -691,7 +690,7 @@ def _examine_model(
     config: ModelConfig, machine: MachineFacts, *, runs: bool
 ) -> ModelOnMachine | EncoderFacts:
     """Returns the facts about the model. Raises ConfigurationError if the path is not a model, or
-    the device cannot run it."""
+    the device cannot run the model."""
     cache = DiskCache(cache_root(config.engine.cache_dir, os.environ))
     with TemporaryDirectory(prefix="fastovms-") as scratch:
         directory = model_directory(config.path, cache, Path(scratch))
@@ -708,7 +707,7 @@ def _examine_model(
 
 
 def render(findings: Sequence[Finding], *, in_colour: bool) -> str:
-    """Returns a line for each finding, with its advice below, and a summary."""
+    """Returns the report as text: a line per finding with its advice below, and a summary."""
     lines = [line for finding in findings for line in _lines(finding, in_colour=in_colour)]
     counts = [
         f"{number} {level}{'s' if number > 1 else ''}"
@@ -729,7 +728,7 @@ def _lines(finding: Finding, *, in_colour: bool) -> Iterator[str]:
 
 
 def render_json(examination: Examination) -> str:
-    """Returns the findings and figures as JSON."""
+    """Returns the findings and figures as a JSON text."""
     found = {
         "has_problems": examination.has_problems,
         "findings": [asdict(finding) for finding in examination.findings],
@@ -739,7 +738,7 @@ def render_json(examination: Examination) -> str:
 
 
 def _plain(facts: object) -> object:
-    """Converts facts to JSON values: infinite numbers are null, sets are lists."""
+    """Converts facts to JSON values: infinite numbers become null, sets become lists."""
     match facts:
         case float() if math.isinf(facts):
             return None

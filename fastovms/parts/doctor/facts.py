@@ -1,4 +1,4 @@
-"""Facts about the machine, the installation and a model."""
+"""Reads facts about the machine, the installation and a model."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _KIND_FILES: Final = {
     "efficiency": "sys/devices/cpu_atom/cpus",
     "low-power efficiency": "sys/devices/cpu_lowpower/cpus",
 }
-"""Where the kernel lists the cores of each kind of a hybrid Intel processor."""
+"""The kernel's files that list the cores of each kind on hybrid Intel processors."""
 
 _SIZE: Final = re.compile(r"(\d+)([KMG]?)")
 _UNITS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
@@ -54,23 +54,24 @@ _UNITS: Final = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """The processors and the memory. Sizes in bytes.
+    """Facts about processors and memory. Sizes are in bytes.
 
     Attributes:
         flags: the processor's flags in /proc/cpuinfo.
-        num_cpus: logical processors that are online.
-        num_allowed: the number of processors on which this process may run.
+        num_cpus: the number of logical processors that are online.
+        num_allowed: the number of logical processors on which this process may run.
         num_threads: the number of threads of the engine.
-        quota: number of CPUs that the control groups allow; infinite = no limit.
-        threads_per_core: logical processors of a core; 0 = not known.
-        kinds: logical processors by kind of core; empty = all are of one kind.
-        governors: logical processors by the governor of their frequency; empty = not visible, as in
-            most virtual machines.
-        num_numa_nodes: number of NUMA nodes with memory.
-        last_level_cache: size of one processor's last-level cache; 0 = unknown.
-        available_memory: memory that this process may still use.
-        memory_limit_left: memory left by control groups and resource limits; infinite = no limit.
-        load: tasks that ran or waited to run, on average over the last minute.
+        quota: the number of CPUs that the control groups allow; infinite = no limit.
+        threads_per_core: the logical processors per core; 0 = unknown.
+        kinds: logical processors by kind of core; empty = all cores are of one kind.
+        governors: logical processors by frequency governor; empty = not visible, as in most virtual
+            machines.
+        num_numa_nodes: the number of NUMA nodes with memory.
+        last_level_cache: the size of one processor's last-level cache; 0 = unknown.
+        available_memory: the memory that this process may still allocate.
+        memory_limit_left: the memory left by control groups and resource limits; infinite = no
+            limit.
+        load: the load average over the last minute, in running or waiting tasks.
     """
 
     model: str
@@ -90,7 +91,7 @@ class MachineFacts:
 
 
 def read_machine(root: Path = Path("/")) -> MachineFacts:
-    """Reads the files of the kernel below `root`."""
+    """Reads the facts from the kernel's files; `root` is prepended to their paths."""
     cpuinfo = _text(root / "proc/cpuinfo")
     cpus = root / "sys/devices/system/cpu"
     governors = [_text(file) for file in cpus.glob("cpufreq/policy*/scaling_governor")]
@@ -116,18 +117,18 @@ def read_machine(root: Path = Path("/")) -> MachineFacts:
 def _text(file: Path) -> str:
     try:
         return file.read_text().strip()
-    except OSError:  # this kernel does not report it
+    except OSError:  # this kernel does not have the file
         return ""
 
 
 def _field(cpuinfo: str, name: str) -> str:
-    """Returns a field of the first processor in /proc/cpuinfo; "" = it has none."""
+    """Returns a field of the first processor in /proc/cpuinfo; "" = the field is missing."""
     found = re.search(rf"^{name}\s*: (.*)$", cpuinfo, re.MULTILINE)
     return found[1] if found else ""
 
 
 def _numbers(text: str) -> set[int]:
-    """Parses the kernel's list of numbers, such as "0-3,8"."""
+    """Parses the kernel's list format for numbers, such as "0-3,8"."""
     numbers: set[int] = set()
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
@@ -141,7 +142,7 @@ def _size(file: Path) -> int:
 
 
 def device_of(engine: EngineConfig) -> str:
-    """Returns the device that a model runs on, which AUTO may choose."""
+    """Returns the device that a model runs on; resolves AUTO."""
     if engine.device.upper() != AUTO:
         return engine.device
     return choose_device(read_devices(ov.Core()), engine.why_cpu).name
@@ -149,13 +150,13 @@ def device_of(engine: EngineConfig) -> str:
 
 _MIN_SIZE: Final = 256 * 1024 * 1024
 _CACHES: Final = 4
-"""The size of the memory that is read, as a multiple of the last-level cache: at least this."""
+"""The minimum size of the memory that is read, as a multiple of the last-level cache."""
 
 
 def measure_bandwidth(
     num_threads: int, last_level_cache: int, available: int, *, max_seconds: float = 1.5
 ) -> float:
-    """Returns the memory bandwidth of all threads together in bytes per second, the median of all
+    """Returns the memory bandwidth of all threads together in bytes per second: the median of
     passes.
 
     Args:
@@ -172,17 +173,17 @@ def measure_bandwidth(
 
 
 _CONNECT_TIMEOUT: Final = "3"
-"""Seconds for a database to answer."""
+"""Timeout in seconds for connecting to the database."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryFacts:
-    """A directory to write to.
+    """A directory that the server writes to.
 
     Attributes:
         path: None = not configured.
-        exists: whether it exists; the server creates a missing one.
-        is_writable: whether it, or its nearest existing parent directory, is writable.
+        exists: whether the directory exists; the server creates a missing one.
+        is_writable: whether the directory, or its nearest existing parent, is writable.
         free: free bytes.
     """
 
@@ -199,8 +200,8 @@ class SecretFacts:
     """A file that other users must not read.
 
     Attributes:
-        mode: its permissions; None = the file does not exist or cannot be examined.
-        is_readable: whether this process can read it.
+        mode: the file's permissions; None = the file does not exist or cannot be examined.
+        is_readable: whether this process can read the file.
     """
 
     name: str
@@ -211,7 +212,8 @@ class SecretFacts:
 
 @dataclass(frozen=True, slots=True)
 class AddressFacts:
-    """An address to listen on. `fault`: why it is not available; None = available."""
+    """An address to listen on. `fault` is the reason why the address is not available; None =
+    available."""
 
     address: str
     fault: str | None
@@ -219,7 +221,7 @@ class AddressFacts:
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFacts:
-    """The database of --state-url. `fault`: why it cannot be used; None = usable."""
+    """The database of --state-url. `fault` is the reason why it cannot be used; None = usable."""
 
     address: str
     fault: str | None
@@ -227,7 +229,7 @@ class DatabaseFacts:
 
 @dataclass(frozen=True, slots=True)
 class InstallationFacts:
-    """The facts about the installation. `database`: None = the state is in a directory."""
+    """Facts about the installation. `database` is None if the state is in a directory."""
 
     directories: tuple[DirectoryFacts, ...]
     secrets: tuple[SecretFacts, ...]
@@ -242,7 +244,7 @@ def read_installation(
     state: StateConfig,
     environ: Mapping[str, str],
 ) -> InstallationFacts:
-    """Reads all facts about the installation, and changes nothing."""
+    """Reads all facts about the installation. Changes nothing."""
     directories = [_directory("cache", cache_root(engine.cache_dir, environ), "--cache-dir")]
     if state.enable_store and state.state_dir != IN_MEMORY:
         directory = Path(state.state_dir or state_directory(environ))
@@ -291,7 +293,7 @@ def _addresses(http: HttpConfig) -> list[str]:
 
 
 def _address(text: str) -> AddressFacts:
-    """Checks an address by listening on it for a moment. For a Unix socket only its directory must
+    """Checks an address by listening on it briefly. For a Unix socket only the directory must
     exist, because the server replaces the socket."""
     try:
         address = parse_address(text)
@@ -337,23 +339,24 @@ def _database(state: StateConfig, environ: Mapping[str, str]) -> DatabaseFacts |
 _DECOMPRESSION: Final = frozenset(
     ("Convert", "Subtract", "Multiply", "Reshape", "Transpose", "Unsqueeze")
 )
-"""Operations between a weight as it is stored and the one that is multiplied."""
+"""Operations between a stored weight and its decompressed value."""
 
 _NUM_EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _NUM_ACTIVE: Final = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk")
-"""The names, in configurations, of the number of experts and of those that compute one token."""
+"""Names in model configurations for the number of experts and for the number of experts per
+token."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightTraffic:
-    """The bytes of a model's weights.
+    """The sizes of a model's weights.
 
     Attributes:
-        total: bytes of all weights.
-        looked_up: bytes of tables of which a token reads one row, such as embeddings.
-        experts: bytes of the routed experts.
-        active_share: the share of the experts that compute a token; 1.0 = there are none, or the
-            configuration does not say.
+        total: the bytes of all weights.
+        looked_up: the bytes of tables from which a token reads one row, such as embeddings.
+        experts: the bytes of routed experts.
+        active_share: the share of the experts that a token uses; 1.0 = the model has no experts, or
+            the configuration does not give the number.
     """
 
     total: int
@@ -363,13 +366,14 @@ class WeightTraffic:
 
     @property
     def per_token(self) -> int:
-        """The bytes that a token must read if it is decoded alone."""
+        """The bytes of weights that decoding one token of one sequence reads."""
         always = self.total - self.looked_up - self.experts
         return int(always + self.experts * self.active_share)
 
 
 def read_traffic(model: ov.Model, config: Mapping[str, object]) -> WeightTraffic:
-    """Reads the constants of a graph, not their values. `config` is config.json."""
+    """Returns the sizes of a graph's weights, without reading their values. `config` is the content
+    of config.json."""
     num_experts = _first_of(config, _NUM_EXPERTS)
     num_active = _first_of(config, _NUM_ACTIVE)
     total = looked_up = experts = 0
@@ -388,8 +392,7 @@ def read_traffic(model: ov.Model, config: Mapping[str, object]) -> WeightTraffic
 
 
 def _users(node: ov.Node) -> Iterator[tuple[ov.Node, int]]:
-    """Yields the nodes that compute with a constant, once decompressed, and the index of the
-    input."""
+    """Yields each node that uses a constant, after decompression, and the index of its input."""
     pending = [node]
     while pending:
         for output in pending.pop().outputs():
@@ -402,7 +405,7 @@ def _users(node: ov.Node) -> Iterator[tuple[ov.Node, int]]:
 
 
 def _is_expert(node: ov.Node, num_experts: int) -> bool:
-    """Returns whether a weight belongs to routed experts, by its shape or its name."""
+    """Returns whether a weight belongs to routed experts, judged by its shape or name."""
     name, shape = node.get_friendly_name(), node.get_output_shape(0)
     if "shared_expert" in name:
         return False
@@ -410,8 +413,8 @@ def _is_expert(node: ov.Node, num_experts: int) -> bool:
 
 
 def _first_of(config: Mapping[str, object], names: tuple[str, ...]) -> int:
-    """Returns the first of the named integers in the configuration or in its text section; 0 =
-    none."""
+    """Returns the first of the named integers in the configuration or in its text section; 0 = not
+    found."""
     for scope in (config, config.get("text_config")):
         for name in names:
             value = scope.get(name) if isinstance(scope, Mapping) else None
@@ -427,19 +430,19 @@ _MAX_STEPS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The settings that the paged engine runs a model with.
+    """The settings with which the paged engine runs a model.
 
     Attributes:
-        way: the name of its precisions.
-        way_reason: the reason for the choice.
+        way: the name of the precisions.
+        way_reason: why these precisions were chosen.
         token_budget: the maximum number of tokens of a step.
-        kv_bytes_per_token: bytes of the KV cache per token.
-        context: the context length in the test run.
+        kv_bytes_per_token: the bytes of KV cache per token.
+        context: the context length of the test run in tokens.
         seconds_per_token: seconds per token of one sequence; None = not run, or too slow.
-        decode_kernels: whether these compute steps of few tokens, and why not.
+        decode_kernels: whether the decode kernels are used, and why not.
         cache_limit: the maximum bytes of the KV cache.
-        packed_weights: bytes of the weights that are packed for the decode kernels; None =
-            not known until a server has packed them.
+        packed_weights: the bytes of the decode kernels' packed weights; None = unknown until a
+            server has packed them.
     """
 
     way: str
@@ -455,13 +458,13 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model, and how it would be run.
+    """A model and its backend.
 
     Attributes:
-        device: OpenVINO's name of it.
-        backend_reason: the reason for the backend.
+        device: OpenVINO's name of the device.
+        backend_reason: why this backend was chosen.
         run: None = the model runs with the genai backend, which is not examined.
-        histories: the result of rendering each kind of history.
+        histories: the result of rendering each kind of message history.
     """
 
     name: str
@@ -476,11 +479,11 @@ class ModelFacts:
 
 
 def read_model(model: ModelConfig, directory: Path, cache: DiskCache, *, runs: bool) -> ModelFacts:
-    """Reads the model, and compiles it for the paged backend, which takes seconds. Raises
+    """Reads a model and compiles it for the paged backend, which takes seconds. Raises
     ConfigurationError if a file is missing or broken, or the device cannot run the model.
 
     Args:
-        directory: its directory, or the one converted from its GGUF file.
+        directory: the model's directory, or the directory converted from its GGUF file.
         runs: whether to also generate tokens, for some seconds.
     """
     info = read_model_info(directory, name=model.name, generation_config=model.generation_config)
@@ -501,7 +504,8 @@ def read_model(model: ModelConfig, directory: Path, cache: DiskCache, *, runs: b
 
 
 def _choose_backend(directory: Path, engine: EngineConfig) -> tuple[str, str, ExportedModel | None]:
-    """Returns the backend, the reason, and the model as read by the paged backend."""
+    """Returns the backend's name, the reason for the choice, and the model as read by the paged
+    backend (None = another backend)."""
     if engine.backend == "genai":
         return "genai", "as --backend says", None
     if takes_images(directory):

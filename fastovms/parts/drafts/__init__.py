@@ -1,1 +1,2 @@
-"""Speculative decoding: drafts from earlier texts, from a draft model, or from an EAGLE-3 head."""
+"""Speculative decoding: draft tokens from earlier text, from a draft model, or from an EAGLE-3
+head."""

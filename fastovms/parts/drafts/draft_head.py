@@ -1,4 +1,4 @@
-"""Drafts by an EAGLE-3 head, a layer that is computed from the hidden states of the target."""
+"""Drafts of an EAGLE-3 head: one layer that reads the hidden states of the target model."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from fastovms.parts.drafts.draft_model import (
 from fastovms.parts.drafts.draft_policy import DraftPolicy, DraftRequest, SequenceDrafters
 
 _MAX_PENDING: Final = 64
-"""The number of tokens that may wait for the next draft of their sequence, such as during a pause.
-Their hidden states take memory."""
+"""The number of tokens whose hidden states are kept for the next draft of their sequence, for
+example during a pause. More of them are computed at once, to free their memory."""
 
 
 class DraftHead(DraftModel):
-    """Drafts for many sequences at once, greedily, over a KV cache of its own.
+    """Drafts for many sequences at once with greedy decoding, using its own KV cache.
 
-    At position i, from 0 on, the head takes token i + 1 of the sequence and the target's hidden
-    state at token i, and predicts token i + 2. `observe` receives the hidden states of each step.
-    Drafted tokens are computed with the head's own hidden states, and again with those of the
-    target once they are accepted.
+    At position i, from 0 on, the head's inputs are token i + 1 of the sequence and the target's
+    hidden state at token i; it predicts token i + 2. `observe` receives the hidden states of each
+    step. Drafted tokens are computed with the head's own hidden states, and again with the target's
+    once they are accepted.
 
-    The hidden states of a cached prefix are not known. If the head's own cache does not contain the
-    prefix, the head leaves out the missing positions, and computes the rest as if it followed
-    directly. So drafts are worse then; texts are the same.
+    The target's hidden states of a prefix from the prefix cache are unknown. If the head's cache
+    does not contain the prefix either, the head skips those positions and computes the rest as if
+    it followed directly. Drafts are then less accurate; the generated text is the same.
     """
 
     def __init__(
@@ -46,11 +46,10 @@ class DraftHead(DraftModel):
         cost: float = 0.0,
         enable_prefix_caching: bool = True,
     ) -> None:
-        """
-        Args:
-            token_ids: the target's id of each token of the head's vocabulary.
-            max_model_len: context length in tokens; longer sequences get no drafts.
-            max_num_batched_tokens, cost, enable_prefix_caching: see `DraftModel`.
+        """Args:
+        token_ids: the target's id of each token in the head's vocabulary.
+        max_model_len: context length in tokens; longer sequences get no drafts.
+        max_num_batched_tokens, cost, enable_prefix_caching: see `DraftModel`.
         """
         super().__init__(
             model,
@@ -66,11 +65,11 @@ class DraftHead(DraftModel):
     def observe(
         self, sequence: Sequence, drafters: SequenceDrafters, start: int, states: Floats
     ) -> None:
-        """Copies the hidden states of a sequence that a step has computed.
+        """Stores the hidden states that a step has computed for a sequence.
 
         Args:
-            start: the position of the first of them; those of rejected drafts may be at the end.
-            states: f32 [tokens, width].
+            start: the position of the first state. The last states may belong to rejected drafts.
+            states: f32 [tokens, width], copied.
         """
         policy = drafters.model_policy
         if policy is None or start >= self._max_model_len:
@@ -86,7 +85,7 @@ class DraftHead(DraftModel):
         follower.receive(states.copy())
 
     def _others(self, drafting: list[Follower]) -> list[Follower]:
-        """Returns the sequences whose hidden states have become many."""
+        """Returns sequences that get no draft now, but have `_MAX_PENDING` unused hidden states."""
         others: list[Follower] = []
         chosen = set(drafting)
         for follower in list(self._heads.values()):
@@ -110,8 +109,8 @@ class DraftHead(DraftModel):
         return follower if self._prepare(follower) else None
 
     def _prepare(self, follower: _HeadState) -> bool:
-        """Adds the sequence's new tokens. Returns whether there is something to compute; the
-        sequence is dropped if its blocks are not available."""
+        """Appends the sequence's new tokens. Returns whether there are tokens to compute; if no
+        blocks are available, drops the sequence and returns False."""
         follower.catch_up()
         if follower.num_uncomputed_tokens == 0:
             return False
@@ -146,14 +145,15 @@ class DraftHead(DraftModel):
 
 
 class _HeadState(Follower):
-    """The state of the head for a sequence. Its tokens are the sequence's from the second on,
-    without those at positions that are left out.
+    """The head's state for one sequence. `token_ids` are the sequence's tokens from the second on,
+    without the tokens at skipped positions.
 
     Attributes:
-        num_left_out: the number of positions between the cached prefix and the first known state.
+        num_left_out: the number of skipped positions between the cached prefix and the first known
+            hidden state.
         first: the position of the first of `states`.
-        states: the hidden states that have not been used yet, by step.
-        own_state: the head's own hidden state at its last token, [1, width].
+        states: the unused hidden states of the target, one array per step.
+        own_state: the head's own hidden state at its last token, f32 [1, width].
     """
 
     __slots__ = ("first", "num_left_out", "own_state", "states")
@@ -170,25 +170,25 @@ class _HeadState(Follower):
 
     @property
     def num_pending(self) -> int:
-        """The number of hidden states that have not been used yet."""
+        """The number of unused hidden states."""
         return sum(map(len, self.states))
 
     def begin(self) -> None:
-        """Sets the tokens of the cached prefix."""
+        """Initializes the tokens with those of the cached prefix."""
         self.num_verified_tokens = self.num_computed_tokens
         self.token_ids.extend(self.sequence.token_ids[1 : 1 + self.num_computed_tokens])
         self.num_left_out = max(0, self.first - self.num_computed_tokens)
 
     def receive(self, states: Floats) -> None:
-        """Adds hidden states, and drops those of the cached prefix."""
+        """Appends hidden states, and drops those of positions in the cached prefix."""
         self.states.append(states)
         needed = min(self.num_computed_tokens, self.num_verified_tokens) + self.num_left_out
         while self.states and self.first + len(self.states[0]) <= needed:
             self.first += len(self.states.pop(0))
 
     def continues_at(self, position: int) -> bool:
-        """Drops the states of rejected drafts, those from `position` on, and returns whether the
-        next state to receive is that of `position`."""
+        """Drops hidden states from `position` on, which belong to rejected drafts. Returns whether
+        the remaining states end just before `position`."""
         rejected = self.first + self.num_pending - position
         while rejected > 0 and self.states:
             last = self.states.pop()
@@ -198,8 +198,8 @@ class _HeadState(Follower):
         return self.first + self.num_pending == position
 
     def catch_up(self) -> None:
-        """Copies the sequence's new tokens into the head's own. Those that the head has drafted are
-        dropped, and computed again."""
+        """Appends the sequence's new tokens. Drafted tokens are dropped, because they are computed
+        again with the target's hidden states."""
         num_tokens = self.num_verified_tokens
         del self.token_ids[num_tokens:]
         self.num_computed_tokens = min(self.num_computed_tokens, num_tokens)
@@ -210,8 +210,8 @@ class _HeadState(Follower):
             self.num_verified_tokens = len(self.token_ids)
 
     def take(self, count: int) -> Floats:
-        """Returns the hidden states of the next tokens to compute: those of the target, or the
-        head's own at a drafted token."""
+        """Returns the hidden states for the next `count` tokens to compute, f32 [count, width]: the
+        target's, or the head's own at a drafted token."""
         if self.num_computed_tokens >= self.num_verified_tokens:
             return self.own_state
         states = np.concatenate(self.states)

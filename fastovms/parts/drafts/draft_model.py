@@ -1,4 +1,4 @@
-"""Drafts by a second model."""
+"""Drafts of a second, smaller model."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ MAX_CONFIDENT_TOKENS = 16
 """The maximum length of a draft if the request sets only a confidence threshold."""
 
 AUTOMATIC_CONFIDENCE = 0.4
-"""The default of the probability that a drafted token must have."""
+"""The default minimum probability of a drafted token."""
 
 _TOLERATED_MISSES = 3
 """The number of consecutive mostly wrong drafts before a pause."""
 
 
 class DraftModel:
-    """Drafts for many sequences at once, greedily, over a KV cache of its own.
+    """Drafts for many sequences at once with greedy decoding, using its own KV cache.
 
-    From the first requested draft on, it computes the sequence's tokens in chunks, within a token
-    budget per step, and drafts once it has caught up. After a wrong draft it continues from the
-    last correct token. All blocks for this are allocated at once; while they are not available, the
-    sequence gets no drafts.
+    From a sequence's first requested draft on, the draft model computes the sequence's tokens in
+    chunks, within a token budget per step, and drafts once all are computed. After a wrong draft it
+    continues from the last correct token. The blocks for a draft and all tokens before it are
+    allocated at once; a sequence for which they are not available gets no draft.
     """
 
     def __init__(
@@ -47,15 +47,14 @@ class DraftModel:
         cost: float = 0.0,
         enable_prefix_caching: bool = True,
     ) -> None:
-        """
-        Args:
-            model: the draft model on its device.
-            num_token_ids: token ids below this number are the same in the draft model and in the
-                target.
-            max_model_len: context length in tokens; longer sequences get no drafts.
-            max_num_batched_tokens: token budget of a step.
-            cost: time to generate a token with the draft model, as a fraction of the target's time.
-            enable_prefix_caching: whether the draft model's cache reuses earlier prompts.
+        """Args:
+        model: the draft model on its device.
+        num_token_ids: token ids below this number mean the same in the draft model and the
+            target.
+        max_model_len: context length in tokens; longer sequences get no drafts.
+        max_num_batched_tokens: the token budget of a step.
+        cost: the time to draft a token as a fraction of the target's time per token.
+        enable_prefix_caching: whether the draft model's KV cache reuses earlier prompts.
         """
         self.blocks = BlockManager(0, model.block_size)
         self._model = model
@@ -68,11 +67,11 @@ class DraftModel:
 
     @property
     def bytes_per_token(self) -> float:
-        """The bytes that one token uses in the draft model's KV cache."""
+        """The bytes per token in the draft model's KV cache."""
         return self._model.bytes_per_block / self._model.block_size
 
     def allocate_cache(self, num_tokens: int) -> None:
-        """Reserves a KV cache for this number of tokens."""
+        """Allocates a KV cache for `num_tokens` tokens."""
         size = self._model.block_size
         num_blocks = -(-num_tokens // size)
         self._model.allocate_cache(num_blocks)
@@ -81,15 +80,15 @@ class DraftModel:
         )
 
     def new_policy(self, params: SamplingParams) -> DraftPolicy:
-        """Returns a policy for the draft lengths of one sample of a request."""
+        """Returns the policy that chooses the draft lengths of one sample of a request."""
         num_tokens = params.num_assistant_tokens
         if num_tokens is None and params.assistant_confidence_threshold is not None:
             num_tokens = MAX_CONFIDENT_TOKENS
         return DraftPolicy(num_tokens, cost=self._cost, tolerated_misses=_TOLERATED_MISSES)
 
     def propose(self, wanted: Iterable[DraftRequest]) -> None:
-        """Sets the drafts of the sequences for which it has any. Frees the blocks of sequences that
-        no longer run."""
+        """Sets the draft tokens of the sequences that can be drafted for now. Frees the blocks of
+        sequences that no longer run."""
         for follower in list(self._followers.values()):
             if follower.sequence.status is not SequenceStatus.RUNNING:
                 self._drop(follower)
@@ -104,8 +103,7 @@ class DraftModel:
     def observe(
         self, sequence: Sequence, drafters: SequenceDrafters, start: int, states: Floats
     ) -> None:
-        """Receives the hidden states of a sequence that a step has computed, which only a head
-        uses."""
+        """Ignores the hidden states of a step; overridden by `DraftHead`."""
 
     def free(self, sequence: Sequence) -> None:
         """Frees the state of a sequence. Does nothing if the sequence is unknown."""
@@ -114,7 +112,7 @@ class DraftModel:
             self._drop(follower)
 
     def check(self) -> None:
-        """Asserts that the books balance."""
+        """Asserts that the blocks in use agree with the sequences' block tables."""
         for follower in self._followers.values():
             assert follower.num_computed_tokens <= len(follower.token_ids)
             assert (
@@ -123,11 +121,12 @@ class DraftModel:
         self.blocks.check(follower.block_table for follower in self._followers.values())
 
     def _others(self, drafting: list[Follower]) -> list[Follower]:
-        """Returns further sequences whose tokens are computed in this step, without a draft."""
+        """Returns further sequences whose tokens are computed in this step without drafting."""
         return []
 
     def _follow(self, wanted: DraftRequest) -> Follower | None:
-        """Updates and returns the draft model's state of a sequence; None if it gets no draft."""
+        """Updates and returns the draft model's state of a sequence; None = the sequence gets no
+        draft."""
         sequence, drafters, policy, num_tokens = wanted
         follower = self._followers.get(sequence.seq_id)
         if follower is None:
@@ -149,7 +148,7 @@ class DraftModel:
         return follower
 
     def _share_prefix(self, follower: Follower, token_ids: array[int]) -> None:
-        """Gives a sequence the cached blocks with the beginning of `token_ids`."""
+        """Assigns the cached blocks that hold a prefix of `token_ids` to a sequence."""
         match = self.blocks.match_prefix(token_ids, follower.salt)
         self.blocks.share(match.block_ids)
         follower.block_table.extend(match.block_ids)
@@ -158,8 +157,8 @@ class DraftModel:
         follower.prefix_node = match.node
 
     def _reserve(self, follower: Follower) -> bool:
-        """Allocates the blocks for a whole draft and all tokens before it. Returns False if they
-        are not available."""
+        """Allocates the blocks for a whole draft and all tokens before it. Returns False if not
+        enough blocks are free."""
         blocks = self.blocks
         num_drafted = max(0, follower.num_wanted - 1)  # the last draft token is not computed
         num_blocks = blocks.num_blocks_for(len(follower.token_ids) + num_drafted)
@@ -170,8 +169,8 @@ class DraftModel:
         return True
 
     def _plan(self, followers: list[Follower]) -> list[Chunk]:
-        """Chooses this step's chunks. Sequences with the least to compute come first, so that a
-        long prompt does not delay others."""
+        """Returns the chunks to compute in this step. Sequences with the fewest uncomputed tokens
+        come first, so that a long prompt does not delay others."""
         budget = self._max_num_batched_tokens
         chunks: list[Chunk] = []
         for follower in sorted(followers, key=lambda f: f.num_uncomputed_tokens):
@@ -183,8 +182,8 @@ class DraftModel:
         return chunks
 
     def _advance(self, chunks: list[Chunk]) -> list[Follower]:
-        """Computes the chunks, drafts a token at each end, and returns the sequences that need more
-        tokens."""
+        """Computes the chunks, drafts one token for each sequence that has caught up, and returns
+        the sequences that continue drafting."""
         layout = StepLayout(self.blocks.block_size)
         token_indices = array("q")
         drafting: list[Follower] = []
@@ -209,14 +208,15 @@ class DraftModel:
     def _infer(
         self, inputs: StepInputs, chunks: list[Chunk], drafting: list[Follower]
     ) -> RawLogits:
-        """Computes a step and returns the logits after the last token of each of `drafting`."""
+        """Computes a step and returns the logits [drafting, vocab_size] after the last token of
+        each of `drafting`."""
         return self._model.infer(inputs)
 
     def _append(self, follower: Follower, logits: RawLogits) -> bool:
-        """Drafts the likeliest token if its probability is high enough, and returns whether to
+        """Appends the most likely token if its probability is high enough. Returns whether to
         continue drafting."""
         token_id = likeliest(*as_bits(logits))
-        if token_id == BROKEN:  # the logits are not numbers
+        if token_id == BROKEN:  # the logits are NaN
             return False
         if follower.threshold > 0 and _confidence(logits, token_id) < follower.threshold:
             return False
@@ -228,8 +228,8 @@ class DraftModel:
         return token_id
 
     def _register_full_blocks(self, follower: Follower) -> None:
-        """Makes the full blocks of the target's own tokens findable; these tokens are never taken
-        back."""
+        """Registers the full blocks of the sequence's own tokens in the prefix cache. These tokens,
+        unlike drafted ones, never change."""
         size = self.blocks.block_size
         num_certain = min(follower.num_computed_tokens, follower.num_verified_tokens)
         for i in range(follower.num_registered_blocks, num_certain // size):
@@ -247,15 +247,15 @@ class DraftModel:
 
 
 class Follower:
-    """The state of the draft model for a sequence.
+    """The draft model's state for one sequence.
 
     Attributes:
-        threshold: the probability that a drafted token must have.
-        salt: cached prefixes are shared only with sequences of the same salt.
-        token_ids: int64, the sequence's tokens, then the drafted ones.
-        num_verified_tokens: the number of the sequence's tokens among them.
+        threshold: the minimum probability of a drafted token.
+        salt: cached prefixes are shared only between sequences with the same salt.
+        token_ids: int64, the sequence's tokens, followed by the drafted ones.
+        num_verified_tokens: the number of `token_ids` that are the sequence's own.
         num_computed_tokens, block_table, prefix_node, num_registered_blocks: as in `Sequence`, for
-            the draft model's cache.
+            the draft model's KV cache.
         num_wanted: the length of the next draft.
     """
 
@@ -297,8 +297,8 @@ class Follower:
         return self.num_computed_tokens >= self.num_verified_tokens
 
     def catch_up_tokens(self) -> array[int]:
-        """Copies the sequence's new tokens and returns those to compute. Wrongly drafted tokens are
-        dropped. The last token is always computed (again) for its logits."""
+        """Appends the sequence's new tokens, drops wrongly drafted ones, and returns the tokens to
+        compute. The last token is always computed, if necessary again, to get its logits."""
         num_right = self.num_verified_tokens
         new_token_ids = self.sequence.token_ids[num_right:]
         for drafted, token_id in zip(self.token_ids[num_right:], new_token_ids, strict=False):
@@ -316,7 +316,8 @@ class Follower:
         return new_token_ids
 
     def hand_over(self) -> None:
-        """Sets the sequence's draft. If it is empty, the policy records a useless draft."""
+        """Sets the sequence's draft tokens. If there are none, the policy records a rejected
+        draft."""
         sequence = self.sequence
         sequence.draft_token_ids = self.token_ids[self.num_verified_tokens :]
         self.drafters.drafted_by = self.policy
@@ -325,6 +326,8 @@ class Follower:
 
 
 class Chunk(NamedTuple):
+    """The next `num_tokens` uncomputed tokens of a sequence, to be computed in one step."""
+
     follower: Follower
     num_tokens: int
 
@@ -336,6 +339,6 @@ def _confidence_threshold(params: SamplingParams) -> float:
 
 
 def _confidence(logits: RawLogits, likeliest_id: int) -> float:
-    """Returns the probability of the likeliest token."""
+    """Returns the probability of the most likely token."""
     (highest,) = as_float32(logits[[likeliest_id]])
     return math.exp(float(highest) - log_sum_exp(logits))

@@ -1,4 +1,4 @@
-"""The drafters of a sequence, and how many tokens a draft model drafts for it."""
+"""The drafters of a sequence, and the policy that chooses the length of a draft model's drafts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from fastovms.parts.drafts.suffix_index import LEAST_CHANCE, NO_GUESS, Guess, In
 _SHORTEST_PAUSE: Final = 8
 _LONGEST_PAUSE: Final = 256
 _MAX_TRIAL_TOKENS: Final = 2
-"""The maximum length of drafts after a pause, until one is accepted."""
+"""The maximum length of drafts after a pause, until a draft is accepted."""
 
 _FIRST_ODDS: Final = 0.6
 _FIRST_WEIGHT: Final = 4.0
 _MEMORY: Final = 0.9
-"""The factor on the weight of past drafts after each new one."""
+"""The factor by which the weight of past drafts decays with each new draft."""
 
 
 class PlannedDraft(NamedTuple):
-    """A draft of `num_tokens` tokens, with which the step makes `rate` tokens a second."""
+    """A planned draft of `num_tokens` tokens; the step that verifies it is expected to generate
+    `rate` tokens per second."""
 
     num_tokens: int
     rate: float
@@ -32,22 +33,21 @@ NO_DRAFT: Final = PlannedDraft(0, 0.0)
 
 
 class DraftPolicy:
-    """Chooses the length of one sequence's drafts. The length is fixed by the request, or is the
-    one with the most expected tokens per second, given the acceptance rate and the cost of steps.
+    """Chooses the length of one sequence's drafts. The request fixes the length; otherwise the
+    policy maximizes the expected tokens per second, given the acceptance rate and the cost of
+    steps.
 
-    If no length is worth its cost, drafting pauses and is tried again later. The pauses grow until
-    a draft is accepted, so that unpredictable text costs almost nothing. `is_automatic` says
-    whether the length adapts.
+    If no length is worth its cost, drafting pauses. The pauses grow until a draft is accepted, so
+    that unpredictable text costs almost nothing. `is_automatic` is whether the length adapts.
     """
 
     def __init__(
         self, fixed_num_tokens: int | None, *, cost: float = 0.0, tolerated_misses: int = 0
     ) -> None:
-        """
-        Args:
-            fixed_num_tokens: the length that the request sets; None = adapt.
-            cost: the time to draft a token, as a fraction of the time of a step without drafts.
-            tolerated_misses: the number of consecutive mostly wrong drafts before a pause.
+        """Args:
+        fixed_num_tokens: the length that the request sets; None = adapt the length.
+        cost: the time to draft a token as a fraction of the time of a step without drafts.
+        tolerated_misses: the number of consecutive mostly wrong drafts before a pause.
         """
         self.is_automatic = fixed_num_tokens is None
         self._fixed_num_tokens = fixed_num_tokens
@@ -102,7 +102,8 @@ class DraftPolicy:
         return PlannedDraft(best, best_rate)
 
     def learn(self, num_drafted: int, num_accepted: int, length: int) -> None:
-        """Records that `num_accepted` of `num_drafted` tokens were accepted."""
+        """Records that `num_accepted` of `num_drafted` tokens were accepted. `length` is the
+        sequence's length in tokens."""
         if not self.is_automatic:
             return
         # Tokens after the first wrong one were not tried.
@@ -125,7 +126,7 @@ class DraftPolicy:
         self._forget()
 
     def _forget(self) -> None:
-        """Discards the acceptance statistics, so that the next draft determines them."""
+        """Discards the acceptance statistics, so that only new drafts count."""
         self._right = _FIRST_ODDS * _FIRST_WEIGHT
         self._made = _FIRST_WEIGHT
 
@@ -136,14 +137,15 @@ class SequenceDrafters:
 
     Attributes:
         text: the sequence's text in the suffix index.
-        looks_up: whether to look up guesses in the index; tokens forced by a grammar are guessed in
-            any case.
+        looks_up: whether guesses come from the suffix index; tokens forced by a grammar are always
+            guessed.
         num_tokens: the fixed number of guessed tokens to draft; None = as many as are worth their
             cost.
-        max_match: the maximum length of the suffix that is looked up.
+        max_match: the maximum length in tokens of the suffix that is looked up.
         model_policy: the policy of the draft model; None = no draft model.
-        guess, guessed_at: the last guess, and the length of the sequence at that time.
-        drafted_by: the policy of the last draft, if the draft model made it; otherwise None.
+        guess, guessed_at: the last guess, and the sequence's length in tokens at that time.
+        drafted_by: the draft model's policy, if the draft model made the last draft; otherwise
+            None.
     """
 
     text: IndexedText
@@ -157,8 +159,8 @@ class SequenceDrafters:
 
 
 class DraftRequest(NamedTuple):
-    """Asks for a draft of up to `num_tokens` tokens, at least 1, for a sequence with these
-    drafters, of which `policy` is the draft model's."""
+    """A request for a draft of 1 to `num_tokens` tokens for a sequence; `policy` is the draft
+    model's policy in `drafters`."""
 
     sequence: Sequence
     drafters: SequenceDrafters

@@ -1,4 +1,5 @@
-"""Speculative decoding: drafts of the next tokens, which one step of the model verifies."""
+"""Speculative decoding: drafts the next tokens of sequences, which the model verifies in one
+step."""
 
 from __future__ import annotations
 
@@ -40,13 +41,13 @@ logger = logging.getLogger(__name__)
 
 
 _SIZES: Final = (1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63, 95, 127, 191, 255)
-"""The allowed numbers of drafted tokens in a step, in addition to the number of available drafts
-and that of the previous step. There are few sizes, so that the same ones recur, which takes less
-time, and their costs are known."""
+"""The numbers of drafted tokens that a step may have, besides the number available and the number
+of the previous step. With few sizes the same ones recur, so that their costs are known and compiled
+shapes are reused."""
 
 _LEAST_GAIN: Final = 1.02
-"""The factor by which drafts must speed up a step's tokens. The best of many estimates is usually
-too high."""
+"""The minimum speedup that drafts must promise. The best of many noisy estimates is usually too
+high."""
 
 
 def draft_lengths(
@@ -56,17 +57,15 @@ def draft_lengths(
     num_sequences: int,
     num_rows: int,
 ) -> list[int]:
-    """Returns the number of tokens of each guess to draft in the next step.
-
-    The expected gain of a token is its probability of being correct. The most probable tokens of
-    all sequences are chosen first, as many as maximize tokens per second.
+    """Returns how many tokens of each guess to draft in the next step, so as to maximize tokens per
+    second. The most probable tokens of all sequences are chosen first.
 
     Args:
-        chances: for each guess an array [number of its tokens] of probabilities that the token and
-            all before it are correct. The probabilities descend.
+        chances: one f64 [number of tokens] for each guess: the probability that the token and all
+            before it are correct, in descending order.
         costs: the estimated costs of steps.
-        num_sequences: sequences that decode in the step.
-        num_rows: the number of their rows without these guesses.
+        num_sequences: the number of sequences that decode in the step.
+        num_rows: the number of their tokens without these guesses.
     """
     values = np.concatenate([np.empty(0), *chances])
     seconds = costs.next_decode_seconds(num_sequences, num_rows)
@@ -77,7 +76,7 @@ def draft_lengths(
     if num_rows == num_sequences and costs.is_plain_step_due(num_sequences):
         return [0] * len(chances)
     # The chances of a guess fall, and equal ones keep their order. So the first `size` values are
-    # beginnings of the guesses: no token is chosen without those before it.
+    # prefixes of the guesses: no token is chosen without those before it.
     likeliest = np.argsort(-values, kind="stable")
     gains = np.cumsum(values[likeliest])
     best, best_rate = 0, _LEAST_GAIN * num_sequences / seconds
@@ -98,9 +97,12 @@ def draft_lengths(
 
 
 def draft_rate(chances: NDArray[np.float64], costs: StepCosts, *, num_sequences: int) -> float:
-    """Returns the expected tokens per second of a step with only these drafts. If costs are zero,
-    returns the expected number of tokens gained. `chances` [number of drafts] has a probability
-    for each draft token, as in `draft_lengths`."""
+    """Returns the expected tokens per second of a step with only these drafts, or, if steps cost
+    nothing, the expected number of accepted tokens.
+
+    Args:
+        chances: f64 [number of drafted tokens], as in `draft_lengths`.
+    """
     gain = float(chances.sum())
     num_rows = num_sequences + len(chances)
     seconds = costs.next_decode_seconds(num_sequences, num_rows)
@@ -108,14 +110,14 @@ def draft_rate(chances: NDArray[np.float64], costs: StepCosts, *, num_sequences:
 
 
 class TextGuesser:
-    """Guesses tokens from the suffix index, and adds the sequences' new tokens to it."""
+    """Guesses tokens from the suffix index, and adds the sequences' new tokens to the index."""
 
     def __init__(self, index: SuffixIndex) -> None:
         self._index = index
 
     def guess(self, sequence: Sequence, drafters: SequenceDrafters, max_tokens: int) -> Guess:
-        """Guesses up to `max_tokens` tokens. Before that, compares the last guess with the tokens
-        that were generated since.
+        """Returns a guess of up to `max_tokens` next tokens. First compares the last guess with the
+        tokens generated since, to update the index's statistics.
 
         The guess is kept even if it is not drafted, so that its accuracy can be measured.
         """
@@ -152,10 +154,10 @@ class TextGuesser:
         drafters: SequenceDrafters,
         max_tokens: int,
     ) -> Guess:
-        """Joins the tokens that the grammar forces with those that the index finds, up to the first
-        token that the grammar does not allow."""
+        """Returns a guess that joins tokens forced by the grammar with tokens from the index, up to
+        the first token that the grammar rejects."""
         context = token_ids[-MAX_MATCH:]
-        # The first call also detects a grammar that would force tokens for ever.
+        # The first call also detects a grammar that would force tokens forever.
         forced = grammar.forced_tokens(token_ids)
         scout = grammar.scout(token_ids) if len(forced) < max_tokens else None
         parts: list[Guess] = []
@@ -183,19 +185,19 @@ class TextGuesser:
 
 
 _OWN_TEXT_TOKENS = 64 * 1024
-"""The number of tokens in the index if sequences are guessed only from their own text."""
+"""The number of tokens in the index if each sequence is guessed only from its own text."""
 
 
 class Drafting(Drafter):
-    """Makes the drafts of a step, and counts their acceptance.
+    """Makes the drafts of a step, and counts accepted tokens.
 
-    Guesses come from the suffix index, which includes the sequence's own text, and from its
-    grammar. The number of drafted tokens depends on their probabilities and on the cost of steps.
-    The draft model, if there is one, drafts instead where it promises more. If a request sets the
-    number or the confidence of draft tokens but no n-gram size, its settings apply to the draft
-    model. Beams get no drafts.
+    Guesses come from the suffix index, which includes the sequence's own text, and from the
+    sequence's grammar. The number of drafted tokens depends on their probabilities and on the cost
+    of steps. A draft model, if there is one, drafts instead where it promises more tokens per
+    second. If a request sets the number or the confidence of draft tokens but no n-gram size, these
+    settings apply to the draft model. Beams get no drafts.
 
-    Drafts are optional: after an error, the drafters of that sequence, or the draft model, are
+    Drafts are optional: after an exception, drafting stops for that sequence, or the draft model is
     switched off.
     """
 
@@ -211,15 +213,14 @@ class Drafting(Drafter):
         max_draft_tokens: int | None = None,
         functions: SuffixFunctions | None = None,
     ) -> None:
-        """
-        Args:
-            costs: the estimated costs of steps.
-            num_shared_tokens: the number of recent tokens of all sequences in the index; 0 = each
-                sequence is guessed only from its own text.
-            rope_switch_len: see `Model`. No draft crosses it, because its tokens would be verified
-                with the rotation of short texts.
-            max_draft_tokens: the maximum number of drafted tokens of a step; None = unlimited.
-            functions: see `SuffixIndex`.
+        """Args:
+        costs: the estimated costs of steps.
+        num_shared_tokens: the number of recent tokens of all sequences in the index; 0 = each
+            sequence is guessed only from its own text.
+        rope_switch_len: see `Model`. No draft crosses this length, because its tokens would be
+            verified with the rotary embedding of short texts.
+        max_draft_tokens: the maximum number of drafted tokens of a step; None = unlimited.
+        functions: the kernels of the index; see `SuffixIndex`.
         """
         self._counters = counters
         self._costs = costs
@@ -235,7 +236,7 @@ class Drafting(Drafter):
             self._max_tokens = min(MAX_DRAFT_TOKENS, max_draft_tokens)
 
     def start(self, sequence: Sequence) -> None:
-        """Chooses the drafters of a new sequence."""
+        """Sets up the drafters of a new sequence."""
         params, model = sequence.params, self._model
         num_tokens = params.num_assistant_tokens
         if params.beam_search is not None or self._max_tokens == 0:
@@ -263,7 +264,7 @@ class Drafting(Drafter):
         self._drafters[sequence.seq_id] = drafters
 
     def propose(self, running: list[Sequence]) -> None:
-        """Sets the drafts of the sequences that decode in the next step."""
+        """Sets the draft tokens of the sequences that decode in the next step."""
         num_sequences, num_rows = 0, 0
         offers: list[_Offer] = []
         for sequence in running:
@@ -297,7 +298,7 @@ class Drafting(Drafter):
             return NO_GUESS
 
     def _do_without(self, sequence: Sequence) -> None:
-        """Makes no more drafts for a sequence, after an exception."""
+        """Stops drafting for a sequence, after an exception."""
         logger.exception(
             "request %s continues without drafts: drafting failed", sequence.request_id
         )
@@ -323,8 +324,8 @@ class Drafting(Drafter):
             drafters.model_policy = None
 
     def _choose(self, offers: list[_Offer], num_sequences: int, num_rows: int) -> None:
-        """Drafts as much of each guess as is worth its cost, or uses the draft model where that
-        gains more."""
+        """Drafts as many tokens of each guess as are worth their cost, or uses the draft model
+        where that promises more tokens per second."""
         lengths = draft_lengths(
             [guess.chances for _, _, guess in offers],
             self._costs,
@@ -363,7 +364,7 @@ class Drafting(Drafter):
                 sequence.draft_token_ids, drafters.drafted_by = draft, None
 
     def _room(self, sequence: Sequence) -> int:
-        """Returns the maximum length of a draft."""
+        """Returns the maximum length of a sequence's draft in tokens."""
         room = min(sequence.token_limit - sequence.num_tokens - 1, self._max_tokens)
         limit = self._rope_switch_len
         if limit is None or sequence.num_tokens > limit:
@@ -371,8 +372,8 @@ class Drafting(Drafter):
         return min(room, limit - sequence.num_tokens)
 
     def observe(self, chunks: abc.Sequence[Chunk], inputs: StepInputs, states: Floats) -> None:
-        """Passes the hidden states of a step, [tokens, width], to the draft head, if there is one.
-        Call it before the tokens of the step are sampled."""
+        """Passes the hidden states of a step, f32 [tokens, width], to the draft head, if there is
+        one. Must be called before the step's tokens are sampled."""
         model = self._model
         if model is None:
             return
@@ -387,8 +388,8 @@ class Drafting(Drafter):
             self._switch_model_off()
 
     def settle(self, sequence: Sequence, num_drafted: int, num_accepted: int) -> None:
-        """Records that the first `num_drafted` tokens of a draft, as many as fitted into the step,
-        were verified, and clears it."""
+        """Records that `num_accepted` of the `num_drafted` tokens that the step verified were
+        accepted, and clears the sequence's draft."""
         del sequence.draft_token_ids[:]
         if num_drafted == 0:
             return
@@ -406,7 +407,7 @@ class Drafting(Drafter):
             self._model.free(sequence)
 
     def check(self) -> None:
-        """Asserts that the books of the index and of the draft model balance."""
+        """Asserts that the index and the draft model are consistent."""
         self._index.check()
         if self._model is not None:
             self._model.check()
@@ -418,11 +419,11 @@ def drafting_of(
     draft_model: DraftModel | None = None,
     functions: SuffixFunctions | None = None,
 ) -> abc.Callable[[EngineCounters, StepCosts], Drafting]:
-    """Returns the factory of the drafter of a model's engine.
+    """Returns a factory for the drafter of a model's engine.
 
     Args:
-        draft_model: the draft model, with its cache reserved; None = no draft model.
-        functions: see `SuffixIndex`.
+        draft_model: the draft model with its KV cache allocated; None = no draft model.
+        functions: the kernels of the suffix index; see `SuffixIndex`.
     """
     return partial(
         Drafting,
@@ -436,7 +437,7 @@ def drafting_of(
 
 
 class SuffixKernels(BackendExtension):
-    """Makes no lookups until the kernels of the suffix index are loaded."""
+    """Loads the kernels of the suffix index in the background; until then there are no lookups."""
 
     def __init__(self, functions: SuffixFunctions) -> None:
         self._functions = functions
@@ -448,7 +449,7 @@ class SuffixKernels(BackendExtension):
 
 
 class _Offer(NamedTuple):
-    """A guess of the tokens that follow a sequence; may be empty."""
+    """The guess for one sequence; it may be empty."""
 
     sequence: Sequence
     drafters: SequenceDrafters
@@ -456,8 +457,8 @@ class _Offer(NamedTuple):
 
 
 def _cut_by_grammar(sequence: Sequence, grammar: SequenceGrammar, policy: DraftPolicy) -> None:
-    """Cuts the draft model's draft at the first token that the grammar bars. If nothing is left,
-    the policy records a useless draft."""
+    """Cuts the draft model's draft at the first token that the grammar rejects. If no token is
+    left, the policy records a rejected draft."""
     scout = grammar.scout(sequence.token_ids)
     allowed = 0 if scout is None else scout.follow(sequence.draft_token_ids.tolist())
     del sequence.draft_token_ids[allowed:]

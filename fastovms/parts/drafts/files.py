@@ -1,4 +1,4 @@
-"""Loads the drafter of a model: a smaller model of the same vocabulary, or an EAGLE-3 head."""
+"""Loads the drafter of a model: a smaller model with the same vocabulary, or an EAGLE-3 head."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from fastovms.parts.drafts.head_graph import (
 
 
 class DraftFiles(NamedTuple):
-    """The directory of what drafts, and the facts from its files.
+    """The directory of a draft model or draft head, and facts from its files.
 
     Attributes:
-        info: the facts about a draft model; None = a head.
-        head: a head that has been fitted to its target; None = not yet, or it is a draft model.
+        info: the facts about a draft model; None = it is a head.
+        head: the head, fitted to its target; None = not fitted yet, or a draft model.
     """
 
     directory: Path
@@ -39,8 +39,8 @@ class DraftFiles(NamedTuple):
 
 
 def check_draft_files(draft_dir: Path) -> ModelInfo | None:
-    """Returns the facts about a draft model; None = an EAGLE-3 head. Raises
-    ConfigurationError if files are missing or broken, or it is a head of another kind."""
+    """Returns the facts about a draft model; None = the directory has an EAGLE-3 head. Raises
+    ConfigurationError if files are missing or broken, or the head is of another kind."""
     config_path = draft_dir / "config.json"
     config = read_json(config_path) if config_path.is_file() else {}
     if is_draft_head(config):
@@ -56,8 +56,8 @@ def check_draft_files(draft_dir: Path) -> ModelInfo | None:
 
 
 def read_draft_files(draft_dir: Path, model_dir: Path, target: ModelInfo) -> DraftFiles:
-    """Reads the facts from the files of what drafts, which is quick. Raises ConfigurationError if
-    the directory holds nothing that can draft for the one in `model_dir`."""
+    """Reads the facts about a draft model or head from its files, which is quick. Raises
+    ConfigurationError if it cannot draft for the model in `model_dir`."""
     info = check_draft_files(draft_dir)
     if info is None:
         _check_head_config(draft_dir, target)
@@ -71,9 +71,9 @@ def read_draft_files(draft_dir: Path, model_dir: Path, target: ModelInfo) -> Dra
 
 
 def fit_draft_files(draft: DraftFiles, target: PagedGraph, max_model_len: int) -> DraftFiles:
-    """Returns the files with a head that fits the target, whose graph is changed in place; see
-    `read_draft_head`. A draft model is returned as it is. Raises ConfigurationError if the head
-    does not fit."""
+    """Returns the files with a head that fits the target; changes the target's graph in place (see
+    `read_draft_head`). Returns the files of a draft model unchanged. Raises ConfigurationError if
+    the head does not fit."""
     if draft.info is not None:
         return draft
     head = read_draft_head(ov.Core(), draft.directory, target, max_model_len)
@@ -83,10 +83,10 @@ def fit_draft_files(draft: DraftFiles, target: PagedGraph, max_model_len: int) -
 def load_draft_model(
     draft: DraftFiles, model_dir: Path, target: ModelInfo, config: EngineConfig
 ) -> DraftModel:
-    """Compiles the draft model or head for `target` in `model_dir`, on the same device. Its cache
-    is not reserved yet. Its cost per token is estimated from the size of the weights, because
-    reading them dominates decoding. Raises ConfigurationError if the device cannot run the model,
-    or the model cannot draft."""
+    """Compiles the draft model or head for the model `target` in `model_dir`, on the same device,
+    without allocating its KV cache. The cost per token is estimated from the size of the weights,
+    because reading them dominates decoding. Raises ConfigurationError if the device cannot run the
+    draft model, or the draft model is recurrent."""
     draft_dir, info, head = draft
     # The fastest precision, whatever `config.precision` is: drafts do not change the text.
     model = load_model(
@@ -102,7 +102,7 @@ def load_draft_model(
         )
     info = fit_attention(info or target, model.graph)
     max_model_len = info.max_model_len
-    # A draft model cannot recompute a sequence that becomes long.
+    # A draft model cannot recompute a sequence that outgrows `rope_switch_len`.
     if model.rope_switch_len is not None:
         max_model_len = min(max_model_len, model.rope_switch_len)
     if head is not None:
@@ -125,8 +125,7 @@ def load_draft_model(
 
 
 def _check_head_config(head_dir: Path, target: ModelInfo) -> None:
-    """Raises ConfigurationError if a head is made for a model with other tokens or another
-    width."""
+    """Raises ConfigurationError if a head is made for a model with another vocabulary or width."""
     head = read_json(head_dir / "config.json")
     config = dict(target.config)
     text_config = config.get("text_config")
@@ -136,8 +135,8 @@ def _check_head_config(head_dir: Path, target: ModelInfo) -> None:
         own = first_integer(scopes, keys[-1:])
         if made_for is not None and own is not None and made_for != own:
             raise ConfigurationError(
-                f"the draft model {head_dir} is an EAGLE-3 head for a model with a {name} of "
-                f"{made_for}: that of {target.name} is {own}"
+                f"the draft model {head_dir} is an EAGLE-3 head for models with {name} "
+                f"{made_for}, but {target.name} has {name} {own}"
             )
 
 
@@ -145,12 +144,13 @@ _SHARED_SIZES = {
     "vocab_size": ("vocab_size",),
     "hidden_size": ("target_hidden_size", "hidden_size"),
 }
-"""The members of a head's `config.json` that describe its target, by the fact that they state."""
+"""The members of a head's `config.json` that describe its target model, by the target's
+property."""
 
 
 def _check_vocabulary(draft_dir: Path, model_dir: Path) -> None:
-    """Raises ConfigurationError if the tokens of the two models differ. Different padding of the
-    logits is allowed."""
+    """Raises ConfigurationError if the tokens of the two models differ. The padding of the
+    vocabulary may differ."""
     draft, target = _read_vocabulary(draft_dir), _read_vocabulary(model_dir)
     if draft == target:
         return

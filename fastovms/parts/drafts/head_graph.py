@@ -1,14 +1,14 @@
-"""Reads draft heads of the kind EAGLE-3, as optimum-intel exports them.
+"""Reads EAGLE-3 draft heads, as exported by optimum-intel.
 
-A head is one decoder layer. At each position it takes a token's embedding and the hidden state of
-the token before, and predicts the token after. Hidden states come from the target model: the
-outputs of three of its layers, joined and projected to the head's width. At drafted tokens, which
-the target has not computed, the head's own last hidden state takes their place.
+A head is one decoder layer. At each position its inputs are a token's embedding and the hidden
+state of the token before, and it predicts the token after. The hidden state is the target model's:
+the outputs of three layers, concatenated and projected to the head's width. For drafted tokens,
+which the target has not computed, the head's own last hidden state is used instead.
 
-So the target's graph gets another output, `hidden_states`: f32 [tokens, 1, width], after the
-projection. The head's graph gets the input and the output of that name, the latter for the sampled
-tokens. Heads are trained with the embeddings of the target, and exported without them, so the head
-takes those of the target.
+Therefore the target's graph gets another output, `hidden_states`: f32 [tokens, 1, width], after the
+projection. The head's graph gets an input and an output of that name; the output has rows only for
+the sampled tokens. Heads are trained with the target's embeddings and exported without them, so the
+head's graph gets those of the target.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _LAYERS: Final = "hidden_layers_list"
 _NUM_LAYERS: Final = 3
 _KIND: Final = "eagle3"
 _OTHER_KINDS: Final = ("eagle", "medusa", "dflash", "mlpspeculator")
-"""Parts of the names of architectures of heads that are not EAGLE-3's."""
+"""Parts of the architecture names of heads that are not EAGLE-3 heads."""
 
 _ON_THE_WAY: Final = frozenset({"Convert", "Reshape", "Unsqueeze"})
-"""The types of nodes that may be between the token ids and the embedding."""
+"""The types of nodes that may be between the token ids and the embedding lookup."""
 
 
 class DraftHeadGraph(NamedTuple):
@@ -46,7 +46,7 @@ class DraftHeadGraph(NamedTuple):
 
     Attributes:
         graph: the head's graph.
-        token_ids: int64, the target's id of each token of the head's vocabulary.
+        token_ids: int64, the target's id of each token in the head's vocabulary.
         weights_size: the bytes that a step of one token reads.
     """
 
@@ -56,7 +56,7 @@ class DraftHeadGraph(NamedTuple):
 
 
 class _UnsuitableHead(Exception):
-    """The head does not fit, for the reason in the message."""
+    """Raised if a head does not fit its target; the message is the reason."""
 
 
 def is_draft_head(config: Mapping[str, object]) -> bool:
@@ -65,7 +65,7 @@ def is_draft_head(config: Mapping[str, object]) -> bool:
 
 
 def other_head(config: Mapping[str, object]) -> str | None:
-    """Returns the architecture of a draft head of another kind; None = not such a head."""
+    """Returns the architecture of a draft head that is not an EAGLE-3 head; None = no such head."""
     names = _architectures(config)
     return next((name for name in names if any(kind in name for kind in _OTHER_KINDS)), None)
 
@@ -78,9 +78,9 @@ def _architectures(config: Mapping[str, object]) -> list[str]:
 def read_draft_head(
     core: ov.Core, head_dir: Path, target: PagedGraph, max_model_len: int
 ) -> DraftHeadGraph:
-    """Reads a head, and adds the output of hidden states to the target's graph, in place. Raises
-    ConfigurationError if the head cannot be read, or does not fit the target. The target's graph is
-    not changed then."""
+    """Reads a head, and adds the output of hidden states to the target's graph in place. Raises
+    ConfigurationError if the head cannot be read or does not fit the target; the target's graph is
+    then unchanged."""
     try:
         return _fit(
             core.read_model(head_dir / "openvino_model.xml"), head_dir, target, max_model_len
@@ -135,8 +135,8 @@ def _vocabulary(model: ov.Model, name: str) -> int:
 
 
 def _take_token_ids(head: ov.Model, vocab_size: int) -> NDArray[np.int64]:
-    """Returns the target's ids of the head's tokens, and removes their table from the outputs. The
-    table has the difference of both ids for each token."""
+    """Returns the target's id of each of the head's tokens, int64 [head's vocab_size], and removes
+    the `d2t` table, which has the differences of the ids, from the graph's outputs."""
     num_tokens = _vocabulary(head, "the head")
     own_ids = np.arange(num_tokens, dtype=np.int64)
     port = next((port for port in head.outputs if _TABLE in port.get_names()), None)
@@ -168,7 +168,7 @@ def _take_token_ids(head: ov.Model, vocab_size: int) -> NDArray[np.int64]:
 
 
 def _embedding(model: ov.Model, name: str) -> Node:
-    """Returns the node that looks up the embeddings of tokens."""
+    """Returns the node that looks up the token embeddings."""
     ids = model.input("input_ids").get_node()
     for node in reached([ids], _consumers_on_the_way):
         if node.get_type_name() == "Gather" and len(node.input_value(0).get_partial_shape()) == 2:
@@ -195,8 +195,9 @@ def _width(port: Any) -> int:
 
 
 def _layer_ids(head: ov.Model, target: ov.Model) -> Sequence[int]:
-    """Returns the layers whose outputs the head takes. Heads are trained on the inputs of layers 2,
-    n / 2 and n - 3 of n, which are the outputs of those before. An export may name others."""
+    """Returns the indices of the target's layers whose outputs the head reads. Heads are trained on
+    the inputs of layers 2, n / 2 and n - 3 of n, which are the outputs of the preceding layers. An
+    export may name other layers."""
     num_layers = len(attention_layers(target))
     if head.has_rt_info([_LAYERS]):
         text = str(head.get_rt_info([_LAYERS]).value)
@@ -219,7 +220,7 @@ def _layer_ids(head: ov.Model, target: ov.Model) -> Sequence[int]:
 
 
 def _layer_outputs(target: ov.Model, layer_ids: Sequence[int], width: int) -> Iterator[Any]:
-    """Yields the outputs of layers: what the attention of the next one is computed from."""
+    """Yields the output of each layer: the input of the next layer's attention."""
     layers = attention_layers(target)
     for layer_id in layer_ids:
         query = layers[layer_id + 1].input_value(0).get_node()
@@ -227,7 +228,7 @@ def _layer_outputs(target: ov.Model, layer_ids: Sequence[int], width: int) -> It
 
 
 def _residual(node: Node, width: int, name: str) -> Node:
-    """Returns the last sum of two hidden states that a node is computed from."""
+    """Returns the last residual sum of hidden states that a node is computed from."""
     for found in reached([node]):
         if found.get_type_name() != "Add":
             continue
@@ -238,9 +239,9 @@ def _residual(node: Node, width: int, name: str) -> Node:
 
 
 def _take_projection(head: ov.Model, width: int) -> Node:
-    """Returns the product with the matrix that projects the target's hidden states to the head's
-    width, after removing it from the head. Raises _UnsuitableHead if the head has no such matrix,
-    or one for another model."""
+    """Removes the projection of the target's hidden states to the head's width from the head's
+    graph, and returns the MatMul. Raises _UnsuitableHead if the head has no such matrix, or one for
+    another model."""
     states = head.input(HIDDEN_STATES).get_node()
     targets = states.output(0).get_target_inputs()
     nodes = [target.get_node() for target in targets if target.get_index() == 0]
@@ -271,7 +272,7 @@ def _take_projection(head: ov.Model, width: int) -> Node:
 
 
 def _add_own_states(head: ov.Model) -> None:
-    """Adds the output of the head's own hidden states."""
+    """Adds an output with the head's own hidden states."""
     indices = next((p for p in head.inputs if SAMPLED_TOKEN_INDICES in p.get_names()), None)
     if indices is None:
         raise _UnsuitableHead("the projection of the head to its vocabulary cannot be found")
@@ -291,7 +292,7 @@ def _add_output(model: ov.Model, states: Node) -> None:
 
 
 def _weights_size(head: ov.Model) -> int:
-    """Returns the bytes of the head's weights, without the embeddings."""
+    """Returns the bytes of the head's weights without the embeddings."""
     embedding = _embedding(head, "the head").input_value(0).get_node()
     embedded = {node.get_instance_id() for node in reached([embedding])}
     return sum(

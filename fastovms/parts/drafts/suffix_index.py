@@ -1,4 +1,4 @@
-"""Drafts from earlier text: an index of suffixes."""
+"""Drafts from earlier text: an index of token suffixes."""
 
 from __future__ import annotations
 
@@ -31,11 +31,12 @@ Kernel = Callable[..., Any]
 
 
 class SuffixFunctions:
-    """The kernels of the suffix indexes of one model. A server loads them after its model, and
-    nothing is looked up until then; otherwise the first use waits for them.
+    """The compiled kernels of a model's suffix indexes. A server loads them after the model, and
+    there are no lookups until then; otherwise the first use loads them.
 
     Attributes:
-        extend, look_up, learn: see `suffix_kernels`. Call them only if `are_there` returns True.
+        extend, look_up, learn: see `suffix_kernels`. May be called only after `are_there` has
+            returned True.
     """
 
     extend: Kernel
@@ -47,7 +48,7 @@ class SuffixFunctions:
         self._are_awaited = True
 
     def are_there(self) -> bool:
-        """Returns whether the kernels can be called; loads them unless that is deferred."""
+        """Returns whether the kernels are loaded; loads them now unless that is deferred."""
         if not self._are_loaded and self._are_awaited:
             self.load()
         return self._are_loaded
@@ -62,11 +63,11 @@ class SuffixFunctions:
         self._are_loaded = True
 
     def defer(self) -> None:
-        """Makes no lookups until the kernels are loaded by `try_to_load`."""
+        """Disables lookups until `try_to_load` has loaded the kernels."""
         self._are_awaited = False
 
     def try_to_load(self) -> None:
-        """Runs `load`. If that fails, no lookups are made."""
+        """Runs `load`. If that fails, logs the error and disables lookups."""
         try:
             self.load()
         except Exception:
@@ -74,7 +75,7 @@ class SuffixFunctions:
 
 
 _MAX_SPACES: Final = 4096
-"""The maximum number of spaces. A conversation whose space was dropped starts with an empty one."""
+"""The maximum number of spaces. A conversation whose space was evicted starts with an empty one."""
 
 _MAX_POSITION: Final = 2**31 - 1
 
@@ -90,13 +91,12 @@ _FIRST_ODDS: Final = (
     (0.2, 0.4, 0.9, 0.9, 0.95),
 )
 """The initial probability that a guess is correct, by the length of its match and by how many
-candidates agree (see `suffix_kernels.kind_of`), before anything has been observed in a space. The
-values are a little lower than those in the texts of `bench.replay`, since the text soon shows how
-good guesses are."""
+candidates agree (see `suffix_kernels.kind_of`). The values are slightly lower than those measured
+on the texts of `bench.replay`, because each text soon corrects them."""
 
 _FORCED_ODDS: Final = 0.95
 _FIRST_WEIGHT: Final = 4.0
-"""The number of observations whose weight these initial odds have."""
+"""The weight of these initial probabilities, as a number of observations."""
 
 _NO_TOKENS: Final = np.empty(0, np.int64)
 
@@ -106,8 +106,8 @@ class Guess(NamedTuple):
 
     Attributes:
         token_ids: int64 [N].
-        chances: [N], the probability that each token and all before it are correct.
-        kinds: int64 [N], see `suffix_layout`.
+        chances: f64 [N], the probability that each token and all before it are correct.
+        kinds: int64 [N], the kind of each token's guess; see `suffix_layout`.
     """
 
     token_ids: NDArray[np.int64]
@@ -115,14 +115,14 @@ class Guess(NamedTuple):
     kinds: NDArray[np.int64]
 
     def first(self, num_tokens: int) -> Guess:
-        """Returns the guess cut to this number of tokens."""
+        """Returns the guess truncated to `num_tokens` tokens."""
         return Guess(
             self.token_ids[:num_tokens], self.chances[:num_tokens], self.kinds[:num_tokens]
         )
 
 
 LEAST_CHANCE: Final = 0.02
-"""The minimum probability of a guess: one that is less likely to be correct is not made."""
+"""The minimum probability of a guess; less likely tokens are not guessed."""
 
 NO_GUESS: Final = Guess(_NO_TOKENS, np.empty(0), _NO_TOKENS)
 
@@ -132,8 +132,8 @@ class Space(NamedTuple):
 
     Attributes:
         number: the unique number of the space.
-        odds: [2, NUM_KINDS], how often guesses of each kind were correct, and were made, in its
-            texts.
+        odds: f64 [2, NUM_KINDS], for all texts of the space: how many guesses of each kind were
+            correct, and how many were made.
     """
 
     number: int
@@ -144,11 +144,11 @@ class IndexedText:
     """A text in the index.
 
     Attributes:
-        place: its space's number, the position of its last entry, and the position in another text
-            that it follows; see `suffix_kernels.extend` and `look_up`.
-        odds: [2, NUM_KINDS], how often guesses of each kind were correct, and were made, in this
-            text.
-        space_odds: the same for all texts of its space.
+        place: the number of the text's space, the position of its last entry, and the position in
+            another text that it follows; see `suffix_kernels.extend` and `look_up`.
+        odds: f64 [2, NUM_KINDS], for this text: how many guesses of each kind were correct, and how
+            many were made.
+        space_odds: the same for all texts of the space.
     """
 
     __slots__ = ("num_tokens", "odds", "place", "space_odds")
@@ -164,25 +164,27 @@ class SuffixIndex:
     """An index of the suffixes of recent texts.
 
     Texts are guessed only from texts of the same space. When the index is full, the oldest entries
-    of any space are overwritten. A prompt shares the entries of a text with the same beginning.
-    Generated tokens get their own entries, so that frequent continuations count more.
+    of any space are overwritten. A prompt shares the entries of an earlier text with the same
+    prefix. Generated tokens get their own entries, so that frequent continuations count more. The
+    index also counts how often guesses are correct, per text and per space, by the length of the
+    match and by how many matches agree.
 
-    It also counts how often guesses are correct, per text and per space, by the length of the match
-    and by how many matches agree.
-
-    As in SuffixDecoding (arXiv 2411.04975), with a bounded ring instead of suffix trees.
+    The method is that of SuffixDecoding (arXiv 2411.04975), with a bounded ring instead of suffix
+    trees.
     """
 
     def __init__(self, num_entries: int, functions: SuffixFunctions | None = None) -> None:
         """Creates an index of `num_entries` tokens, at least 1. `functions` are the kernels; None =
-        those that the first use loads."""
+        load them at the first use."""
         self._functions = functions or SuffixFunctions()
         num_heads = 1 << (num_entries - 1).bit_length()
         # Memory is committed when it is written, and only written entries are read.
         self._entries = np.empty((num_entries, NUM_COLUMNS), np.int32)
         self._heads = np.zeros((len(ORDERS), num_heads), np.int32)
         self._end = 1
-        self._seed = np.uint64(secrets.randbits(64))  # prevents deliberate hash collisions
+        self._seed = np.uint64(
+            secrets.randbits(64)
+        )  # a random seed prevents deliberate hash collisions
         self._spaces: OrderedDict[Hashable, Space] = OrderedDict()
         self._num_spaces = 0
         self._first_odds = np.full((2, NUM_KINDS), _FIRST_WEIGHT)
@@ -192,7 +194,7 @@ class SuffixIndex:
         self._kinds = _NO_TOKENS
 
     def new_text(self, space: Hashable) -> IndexedText:
-        """Returns an empty text in a space; None = a space only for this text."""
+        """Returns an empty text in a space; None = a new space for this text alone."""
         known = None if space is None else self._spaces.get(space)
         if known is None:
             known = Space(self._num_spaces, self._first_odds.copy())
@@ -206,8 +208,8 @@ class SuffixIndex:
         return IndexedText(known)
 
     def extend(self, text: IndexedText, token_ids: array[int], num_prompt_tokens: int) -> None:
-        """Adds a text's new tokens to the index. `token_ids` are all its tokens, beginning with the
-        prompt. Does nothing until the kernels are loaded."""
+        """Adds a text's new tokens to the index. `token_ids` are all tokens of the text, beginning
+        with the prompt. Does nothing until the kernels are loaded."""
         if not self._functions.are_there():
             return
         if text.num_tokens < num_prompt_tokens:
@@ -238,12 +240,12 @@ class SuffixIndex:
         chance: float = 1.0,
         least: float = LEAST_CHANCE,
     ) -> Guess:
-        """Guesses up to `num_tokens` tokens that follow a text.
+        """Returns a guess of up to `num_tokens` tokens that follow a text.
 
         Args:
             context: the last tokens of the text; at most `MAX_MATCH` are used.
             chance: the probability that the text reaches the end of `context`.
-            least: the guess ends when its probability falls to this value.
+            least: the guess ends before its probability falls to this value.
         """
         if not self._functions.are_there():
             return NO_GUESS
@@ -275,9 +277,9 @@ class SuffixIndex:
         )
 
     def forced(self, text: IndexedText, token_ids: list[int], chance: float = 1.0) -> Guess:
-        """Returns the tokens that a grammar forces as a guess. `chance` is the probability that the
-        text reaches the first of them. The guess may be wrong, because the model may split the same
-        characters into other tokens."""
+        """Returns the tokens that a grammar forces as a guess. The guess may be wrong, because the
+        model may tokenize the same characters differently. `chance` is the probability that the
+        text reaches the first token."""
         right, made = text.space_odds[:, FORCED] + text.odds[:, FORCED]
         count = len(token_ids)
         return Guess(
@@ -287,7 +289,7 @@ class SuffixIndex:
         )
 
     def learn(self, text: IndexedText, guess: Guess, actual: array[int]) -> None:
-        """Compares a guess with the `actual` tokens, and updates the counts."""
+        """Compares a guess with the `actual` tokens, and updates the statistics."""
         if self._functions.are_there():
             actual_ids = np.frombuffer(actual, np.int64)
             self._functions.learn(
@@ -295,8 +297,8 @@ class SuffixIndex:
             )
 
     def check(self) -> None:
-        """Asserts that entries link to older entries of their space, and are found by their own
-        hashes."""
+        """Asserts that entries link to older entries of their space, and that their hashes find
+        them."""
         num_entries = len(self._entries)
         oldest = max(1, self._end - num_entries)
         positions = np.arange(oldest, self._end)

@@ -1,7 +1,7 @@
-"""Adds texts to the suffix index, and finds earlier continuations of their suffixes, in compiled
-loops.
+"""Compiled kernels that add texts to the suffix index and find earlier continuations of their
+suffixes.
 
-Importing the module compiles it, or loads the compiled code; see `suffix_index`.
+Importing the module compiles the kernels, or loads the compiled code; see `suffix_index`.
 """
 
 # The types are in numba's signatures.
@@ -27,22 +27,22 @@ from fastovms.parts.drafts.suffix_layout import (
 )
 
 _MAX_TWINS = 16
-"""The number of entries that are checked for the same token after the same text."""
+"""The maximum number of entries that are compared to find an equal one to share."""
 
 _OWN_WEIGHT = 4.0
-"""The number of a text's own observations that weigh as much as those of all texts of its space."""
+"""The number of observations in one text that weigh as much as those in all texts of its space."""
 
 _OWN_DECAY = 0.95
 _DECAY = 0.995
-"""The factor on the weight of past observations after each new one."""
+"""The factor by which the weight of past observations decays with each new one."""
 
 _NEAR = 64
-"""The number of entries after the followed position that are checked for the text's new position. A
-text that copies another with small changes returns to it after a few tokens of its own; these
-matches are too short to be found by their hash."""
+"""The number of entries after the followed position that are searched for the text's new position.
+A text that copies another with small changes returns to it after a few tokens; such short matches
+cannot be found by their hash."""
 
 _FOLLOWED_MATCH = 4
-"""The length of a match from which a text is assumed to follow a position."""
+"""The minimum length of a match after which a text counts as following that position."""
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _ORDERS = np.array(ORDERS)
@@ -50,7 +50,7 @@ _ORDERS = np.array(ORDERS)
 
 @inlined
 def _bucket(tokens, end, order, space, seed, mask):
-    """Hashes the last tokens before `end`, at most `order`."""
+    """Returns the hash bucket of the last tokens before `end`, at most `order` tokens."""
     state = seed ^ np.uint64(space)
     for i in range(max(0, end - order), end):
         state = (state ^ np.uint64(tokens[i])) * _GOLDEN
@@ -74,13 +74,13 @@ def extend(
     """Adds tokens to a text and returns the new end.
 
     Args:
-        entries: [N, NUM_COLUMNS].
-        heads: [len(ORDERS), a power of two], the newest entry of each hash.
+        entries: int32 [N, NUM_COLUMNS].
+        heads: int32 [len(ORDERS), a power of two], the newest entry of each hash bucket.
         end: the position of the next entry.
         seed: 64 random bits.
-        place: the text's space, the position of its last entry, which is updated, and the position
-            in another text that it follows, see `look_up`.
-        tokens: the last tokens of the text, as many as the longest order, then from `first` on the
+        place: the number of the text's space, the position of its last entry, which is updated, and
+            the position in another text that it follows (see `look_up`).
+        tokens: as many of the text's last tokens as the longest order, and, from `first` on, the
             tokens to add.
         shares: whether to reuse existing equal entries instead of adding new ones.
     """
@@ -152,14 +152,14 @@ def _size_of(length):
 
 @inlined
 def near_kind(length):
-    """Returns the kind of a guess that continues the position the text already follows."""
+    """Returns the kind of a guess that continues at the position that the text already follows."""
     return _size_of(length) * NUM_SUPPORTS + 4
 
 
 @inlined
 def kind_of(length, votes, num_voters):
-    """Returns the kind of a guess that `votes` of `num_voters` candidates agree on, which match
-    `length` tokens."""
+    """Returns the kind of a guess from a match of `length` tokens on which `votes` of `num_voters`
+    candidates agree."""
     size = _size_of(length)
     support = 3
     if num_voters == 1:
@@ -182,8 +182,8 @@ def _after(entries, position):
 
 @inlined
 def _near(entries, oldest, end, space, anchor, context):
-    """Returns the position of the longest match near the position that the text already follows,
-    and the match length."""
+    """Returns the position and the length of the longest match near the position that the text
+    already follows."""
     found, longest = np.int64(0), 0
     position = anchor
     for _ in range(_NEAR):
@@ -215,19 +215,19 @@ def look_up(
     chances: NDArray[np.float64],
     kinds: NDArray[np.int64],
 ) -> int:
-    """Guesses the tokens that follow a text: the most frequent continuation of its longest suffix
-    that occurred before, or the continuation at the position it already follows, if that match is
-    as long or more likely. Returns the number of guessed tokens and updates the followed position.
+    """Guesses the tokens that follow a text, returns their number, and updates the followed
+    position. The guess is the most frequent continuation of the longest suffix that occurred
+    before, or the continuation at the followed position if that match is as long or more likely.
 
     Args:
         entries, heads, end, seed, place: as in `extend`.
         context: the last tokens of the text, at most `MAX_MATCH`.
-        odds, own: [2, NUM_KINDS], how often each kind of guess was correct and was made, in its
-            space and in this text.
+        odds, own: f64 [2, NUM_KINDS], how many guesses of each kind were correct and how many were
+            made, in the text's space and in this text.
         chance: the probability that the text reaches the end of the context.
-        least: the guess ends when its probability falls to this value, but has at least one token,
-            so that the counts are updated.
-        tokens, chances, kinds: receive the guess: its tokens, the probability that each and all
+        least: the guess ends before its probability falls to this value, but has at least one
+            token, so that the statistics are updated.
+        tokens, chances, kinds: outputs [N]: the guessed tokens, the probability that each and all
             before it are correct, and their kinds.
     """
     capacity = entries.shape[0]
@@ -316,13 +316,13 @@ def learn(
     kinds: NDArray[np.int64],
     actual: NDArray[np.int64],
 ) -> None:
-    """Compares a guess with the actual tokens up to the first wrong one, and updates the counts of
-    its kinds.
+    """Compares a guess with the actual tokens up to the first wrong one, and updates the statistics
+    of its kinds.
 
     Args:
-        odds, own: [2, NUM_KINDS], updated; see `look_up`.
-        guessed, kinds: [N], the guess and the kinds of its tokens.
-        actual: [M], the tokens that were generated instead.
+        odds, own: f64 [2, NUM_KINDS], updated; see `look_up`.
+        guessed, kinds: int64 [N], the guessed tokens and their kinds.
+        actual: int64 [M], the tokens that were generated.
     """
     for i in range(min(guessed.size, actual.size)):
         kind = kinds[i]

@@ -172,8 +172,8 @@ WIDE = {"config": {"target_hidden_size": 64}}
         (of_architecture("EagleLlamaForCausalLM"), "head of the architecture eaglellama"),
         (of_architecture("DFlashDraftModel"), "only EAGLE-3 heads and whole models can draft"),
         (of_architecture("LlamaForCausalLM"), "it has no openvino_tokenizer.xml"),
-        (head(replace(HEAD, vocab_size=1700)), "with a vocab_size of 1700: that of .* is 1536"),
-        (head(replace(HEAD, hidden_size=96)), "with a hidden_size of 96: that of .* is 64"),
+        (head(replace(HEAD, vocab_size=1700)), "with vocab_size 1700, but .* has vocab_size 1536"),
+        (head(replace(HEAD, hidden_size=96)), "with hidden_size 96, but .* has hidden_size 64"),
         (head(target_size=96), "made for hidden states of 96 numbers, and the model's have 64"),
         (
             head(replace(HEAD, hidden_size=96), target_size=64, **WIDE),

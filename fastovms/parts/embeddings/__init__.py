@@ -1,1 +1,1 @@
-"""Vectors of texts, and scores of pairs of texts."""
+"""Embeddings of texts and images, and relevance scores of pairs of texts."""

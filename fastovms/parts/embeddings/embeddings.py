@@ -1,4 +1,4 @@
-"""Endpoint `/embeddings`: vectors of texts."""
+"""Endpoint `/embeddings`: embedding vectors of texts and images."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from fastovms.text.text_encoder import TokenIds
 
 
 class EncodingFields(ModelField, frozen=True, kw_only=True):
-    """The fields that all embedding and reranking endpoints share. None = absent."""
+    """The fields that all embedding and reranking endpoints have. None = absent."""
 
     truncate_prompt_tokens: Truncation = None
     truncation_side: str | None = None
@@ -88,7 +88,7 @@ class RerankRequest(EncodingFields, frozen=True, kw_only=True):
 
 
 class ScoreRequest(EncodingFields, frozen=True, kw_only=True):
-    """The body of `POST /score`. The two texts are given under one of four pairs of field names."""
+    """The body of `POST /score`. The two sides have one of four pairs of field names."""
 
     text_1: str | list[str] | None = None
     text_2: str | list[str] | None = None
@@ -104,8 +104,8 @@ _SIDES = (None, "left", "right")
 
 
 def read_limit(body: EncodingFields, model: ServedEncoder, num_added: int) -> TextLimit:
-    """Reads the limit on the length of a text. Raises InvalidField if a number is out of its range,
-    or the side unknown. `num_added` is the number of special tokens around the text."""
+    """Returns the limit on the length of a text. Raises InvalidField if a number is out of range or
+    `truncation_side` is unknown. `num_added` is the number of special tokens around a text."""
     side = body.truncation_side
     if side not in _SIDES:
         raise wrong("truncation_side", '"left" or "right"', side)
@@ -126,6 +126,8 @@ def read_limit(body: EncodingFields, model: ServedEncoder, num_added: int) -> Te
 
 
 def _room(longest: int, num_added: int, info: ModelInfo) -> int:
+    """Returns the number of tokens that a text may have without special tokens. Raises InvalidField
+    if there is no room."""
     if longest <= num_added:
         raise InvalidField(
             f"the context of the model {info.name} is too short for any text", param="model"
@@ -143,11 +145,11 @@ async def read_encoding(
     dialect: Dialect,
     tasks: Collection[Task],
 ) -> tuple[Body, ServedEncoder]:
-    """Returns the body of a request and the model that it names.
+    """Returns the decoded body of a request, and the model that it names.
 
     Raises:
-        InvalidField: the priority is out of range; otherwise it has no effect here.
-        RequestError, BackendError: as `read_any_body` does.
+        InvalidField: the priority is out of range.
+        RequestError, BackendError: as in `read_any_body`.
     """
     body, model = await read_any_body(
         request, schema, context.models, dialect, context.bodies, tasks
@@ -160,28 +162,29 @@ async def read_encoding(
 
 
 def answer_id(body: EncodingFields, prefix: str, new_id: str) -> str:
-    """Returns the answer's id: the prefix and the id that the client chose, or a new one. Raises
-    InvalidField if the client's id is not valid."""
+    """Returns the id of the response: the prefix, followed by the client's request id or else by
+    `new_id`. Raises InvalidField if the client's id is invalid."""
     given = body.request_id
     return f"{prefix}{new_id if given is None else check_id(given, 'request_id')}"
 
 
 class EncodingUsage(AnswerSchema):
-    """The tokens of all texts of a request."""
+    """The number of tokens of all texts of a request."""
 
     prompt_tokens: int
     total_tokens: int
 
 
 BeginSpan = Callable[[], GenerationSpan | None]
-"""Begins the span of a request; None = no span."""
+"""Begins the trace span of a request; None = tracing is off."""
 
 
 class EncodingCall:
-    """One request's use of an embedding model or reranker, from when the model is loaded.
+    """The use of an embedding model or reranker by one request, from the moment the model is
+    loaded.
 
     Attributes:
-        client: the sender; clients take turns.
+        client: the key or address of the sender; clients take turns.
     """
 
     def __init__(
@@ -194,11 +197,10 @@ class EncodingCall:
         charge: Callable[[int], None] = lambda num_tokens: None,
         begin_span: BeginSpan | None = None,
     ) -> None:
-        """
-        Args:
-            priority: lower values are served first.
-            log_fields: the access log's fields for the request.
-            charge: counts tokens against the limits of the API key.
+        """Args:
+        priority: lower values are served first.
+        log_fields: the access log's fields for the request.
+        charge: counts tokens against the limits of the API key.
         """
         self._charge = charge
         self.model = model
@@ -210,9 +212,9 @@ class EncodingCall:
         self._started_at = self._now()
 
     async def encode(self, texts: Sequence[EncoderText]) -> NDArray[float32]:
-        """Returns a row for each text, as `ThreadedEncoder.encode` makes them. Call it once: it
-        counts the request in the metrics. Raises BackendError if the texts cannot be encoded
-        now."""
+        """Encodes the texts and returns f32 [texts, width]; see `ThreadedEncoder.encode`. Counts
+        the request in the metrics, so call this method once. Raises BackendError if the texts
+        cannot be encoded now."""
         num_tokens = sum(text.num_tokens for text in texts)
         self._log_fields["prompt_tokens"] = num_tokens
         self._charge(num_tokens)
@@ -260,11 +262,11 @@ def encoding_call(
     response_id: str = "",
     form: EncodingFormat | None = None,
 ) -> EncodingCall:
-    """Returns the `EncodingCall` of a request. Its span is recorded as the request's.
+    """Returns the `EncodingCall` of a request, and makes its span the request's span.
 
     Args:
-        asked_model: the client's name of the model; None = not given.
-        response_id: the id of the answer; "" = none.
+        asked_model: the model name in the request; None = not given.
+        response_id: the id of the response; "" = the response has none.
         form: the encoding format of the vectors.
     """
     tracer = context.tracer
@@ -299,30 +301,29 @@ def encoding_call(
 
 
 InputText = str | tuple[str, ...] | list[int]
-"""A text, the parts of one, which are joined where it is tokenized, or the tokens of one."""
+"""One input: a text, parts of a text that are joined before tokenization, or token ids."""
 
 _PIECE_CHARS: Final = 16_000
 _PIECE_TEXTS: Final = 64
-"""The characters, and the texts, that are tokenized at once: that holds the GIL for some
-milliseconds."""
+"""The maximum number of characters, and of texts, that are tokenized at once, which holds the GIL
+for some milliseconds."""
 
 _USUAL_CHARS_PER_TOKEN: Final = 8
-"""The number of characters that a token of ordinary text has at most. Of a longer text, the
-beginning (or the end, if that is kept) is tokenized first: it usually shows whether the text is too
-long."""
+"""The maximum characters per token in ordinary text. Of a longer text, only the beginning (or the
+end, if that is kept) is tokenized at first; this usually shows whether the text is too long."""
 
 _CUT: Final = 16
-"""The maximum number of tokens into which a cut may have split one token."""
+"""The maximum number of tokens into which a cut may split one token."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextLimit:
-    """The maximum length of a text, and the treatment of a longer one.
+    """The maximum length of a text, and the treatment of longer texts.
 
     Attributes:
         max_tokens: the limit, without the tokenizer's special tokens.
-        truncates: whether a longer text is cut, not refused.
-        keeps_end: whether the end of a cut text is kept.
+        truncates: whether longer texts are truncated; otherwise they are refused.
+        keeps_end: whether truncation keeps the end of a text.
         max_together: the limit for all texts of a request together; None = unlimited.
     """
 
@@ -332,12 +333,14 @@ class TextLimit:
     max_together: int | None = None
 
     def at_most(self, max_tokens: int | None) -> TextLimit:
-        """Returns a limit that cuts texts to this number of tokens; None = to this limit's own."""
+        """Returns a limit that truncates texts to `max_tokens`; None = to this limit's
+        `max_tokens`."""
         if max_tokens is None or max_tokens > self.max_tokens:
             return self
         return replace(self, max_tokens=max_tokens, truncates=True)
 
     def cut(self, token_ids: TokenIds) -> TokenIds:
+        """Returns the tokens truncated to the limit."""
         if len(token_ids) <= self.max_tokens:
             return token_ids
         if self.keeps_end:
@@ -346,11 +349,11 @@ class TextLimit:
 
     @property
     def part_chars(self) -> int:
-        """The number of characters of a text that are tokenized first."""
+        """The number of characters of a long text that are tokenized first."""
         return (self.max_tokens + _CUT) * _USUAL_CHARS_PER_TOKEN
 
     def part(self, text: str) -> str:
-        """Returns the part of a text that is tokenized first."""
+        """Returns the part of a long text that is tokenized first."""
         return text[-self.part_chars :] if self.keeps_end else text[: self.part_chars]
 
 
@@ -364,15 +367,15 @@ async def tokenize(
     encloses: bool = False,
     num_images: int = 0,
 ) -> list[TokenIds]:
-    """Returns the tokens of each text. Raises InvalidField if a text is empty, too long, not a
-    text, or has ids outside the vocabulary, or all texts together are too long; Overloaded if too
-    many texts of the client wait.
+    """Returns the token ids of each text. Raises InvalidField if a text is empty, too long, invalid
+    Unicode, or has ids outside the vocabulary, or if all texts together are too long; Overloaded if
+    too many texts of the client wait.
 
     Args:
-        names: the texts' fields, for error messages.
-        encloses: whether the tokenizer's special tokens are added. Token ids of clients are not
-            changed.
-        num_images: how many images have a tag in the text, which is a single one then.
+        names: the field of each text, for error messages.
+        encloses: whether to add the tokenizer's special tokens. They are not added to token ids
+            from clients.
+        num_images: the number of images whose tags the text has; 0 if there are several texts.
     """
     check_texts(model, texts, names, limit, num_images)
     found: list[TokenIds] = []
@@ -402,8 +405,8 @@ def check_texts(
     limit: TextLimit,
     num_images: int = 0,
 ) -> None:
-    """Raises InvalidField for a text that is empty, or too long to fit with any tokenization, or
-    that has tags of images."""
+    """Raises InvalidField if a text is empty, too long for the limit with any tokenization, or has
+    image tags without images."""
     for text, name in zip(texts, names, strict=True):
         if model.images is not None:
             if isinstance(text, list):
@@ -422,8 +425,8 @@ def check_texts(
 
 
 def together_exceeded(max_tokens: int, name: str) -> InvalidField:
-    """Returns the error about too many tokens in all texts together. `name` is the field of the
-    text that exceeded the limit."""
+    """Returns the error for a request whose texts have too many tokens together. `name` is the
+    field of the text that exceeds the limit."""
     return InvalidField(
         f"{name} is too much: all texts together must have at most {max_tokens} tokens",
         param=name,
@@ -431,7 +434,7 @@ def together_exceeded(max_tokens: int, name: str) -> InvalidField:
 
 
 def num_units(text: InputText) -> int:
-    """Returns the number of characters of a text, or of token ids."""
+    """Returns the number of characters of a text, or the number of token ids."""
     return sum(map(len, text)) if isinstance(text, tuple) else len(text)
 
 
@@ -440,7 +443,7 @@ def _whole(text: str | tuple[str, ...]) -> str:
 
 
 def _pieces(texts: Sequence[InputText]) -> Iterator[range]:
-    """Yields the groups of texts that are tokenized together."""
+    """Yields the index ranges of texts that are tokenized together."""
     start = chars = 0
     for position, text in enumerate(texts):
         length = num_units(text)
@@ -454,8 +457,8 @@ def _pieces(texts: Sequence[InputText]) -> Iterator[range]:
 async def _long(
     model: ServedEncoder, text: str, name: str, limit: TextLimit, client: str, encloses: bool
 ) -> TokenIds:
-    """Returns the tokens of a long text. It is tokenized in slices and stops when the limit is
-    exceeded."""
+    """Returns the token ids of a long text. Tokenizes the text in slices, and stops when the limit
+    is exceeded."""
     found: list[TokenIds] = []
     num_tokens = 0
     for part in slices(
@@ -524,7 +527,7 @@ def _excess(num_tokens: int, model: ServedEncoder, limit: TextLimit) -> str:
 
 
 def _named_fault(texts: Sequence[str | list[int]], names: Sequence[str]) -> RequestError:
-    """Returns the error of the first invalid text, with its field."""
+    """Returns the error for the first invalid text, with its field."""
     for text, name in zip(texts, names, strict=True):
         if isinstance(text, str):
             try:
@@ -545,20 +548,20 @@ def _check_ids(token_ids: list[int], name: str, model: ServedEncoder, limit: Tex
 
 
 _SMALLEST: Final = 1e-12
-"""A lower bound for the length by which a vector is divided, so that it is never 0."""
+"""The minimum norm that a vector is divided by, to avoid division by zero."""
 
 Vectors = NDArray[np.float32]
 
 
 class EmbeddingOptions(NamedTuple):
-    """The options for computing vectors from texts.
+    """The options for computing embeddings.
 
     Attributes:
         limit: the maximum length of a text, without special tokens.
         normalizes: whether vectors are scaled to length 1; None = the operator's setting.
-        dimensions: the number of dimensions of each vector that are kept; None = all.
+        dimensions: the number of leading dimensions to keep; None = all.
         adds_special_tokens: whether special tokens are added to each text.
-        instruction: the text put before each input.
+        instruction: a text that is prepended to each input.
     """
 
     limit: TextLimit
@@ -569,10 +572,10 @@ class EmbeddingOptions(NamedTuple):
 
 
 class Embeddings(NamedTuple):
-    """Vectors of texts.
+    """The embeddings of texts.
 
     Attributes:
-        vectors: f32 [N, dimensions].
+        vectors: f32 [texts, dimensions].
         num_tokens: the number of tokens of all texts.
     """
 
@@ -581,8 +584,8 @@ class Embeddings(NamedTuple):
 
 
 def default_limit(model: ServedEncoder, *, truncates: bool | None = None) -> TextLimit:
-    """Returns the maximum length of a text if a request does not give one. `truncates` says whether
-    longer texts are cut; None = the operator's setting."""
+    """Returns the maximum length of a text for requests that set no limit. `truncates` is whether
+    longer texts are truncated; None = the operator's setting."""
     length = max(1, model.info.max_model_len - model.texts.num_added)
     return TextLimit(length, model.config.truncate if truncates is None else truncates)
 
@@ -593,9 +596,9 @@ async def embed(
     names: Sequence[str],
     options: EmbeddingOptions,
 ) -> Embeddings:
-    """Returns a vector for each text, of at least one. Raises InvalidField if a text or the number
+    """Returns a vector for each of at least one text. Raises InvalidField if a text or the number
     of dimensions is invalid; BackendError if the texts cannot be encoded now. `names` are the
-    texts' fields, for error messages."""
+    fields of the texts, for error messages."""
     model = call.model
     _check_dimensions(model, options.dimensions)
     found = await tokenize(
@@ -632,11 +635,11 @@ async def _vectors(
 
 
 class ChatInput(NamedTuple):
-    """A message of a user with its images, to make one vector of.
+    """A user message, possibly with images, to be embedded as one vector.
 
     Attributes:
-        text: with a tag for each image.
-        instruction: what the vector is to represent; "" = the usual.
+        text: the text, with a tag for each image.
+        instruction: what the vector is to represent; "" = the model's default.
     """
 
     text: str
@@ -645,9 +648,9 @@ class ChatInput(NamedTuple):
 
 
 def read_chat(body: EmbeddingRequest, model: ServedEncoder, dialect: Dialect) -> ChatInput:
-    """Returns the input of a request with messages, in the format of vLLM. Raises InvalidField if
-    the model does not support images, or the messages are not one of the user, after one of the
-    system if there is any."""
+    """Returns the input of a request with `messages`, in vLLM's format. Raises InvalidField if the
+    model does not support images, or the messages are not one user message with an optional system
+    message before it."""
     if model.images is None:
         raise InvalidField("messages cannot be embedded: send input", param="messages")
     if body.input is not None:
@@ -669,7 +672,7 @@ def read_chat(body: EmbeddingRequest, model: ServedEncoder, dialect: Dialect) ->
 
 
 _AROUND_IMAGE: Final = 2
-"""The tokens before and after an image."""
+"""The number of tokens around the tokens of an image."""
 
 
 async def embed_chat(call: EncodingCall, chat: ChatInput, options: EmbeddingOptions) -> Embeddings:
@@ -707,14 +710,14 @@ async def embed_chat(call: EncodingCall, chat: ChatInput, options: EmbeddingOpti
 
 
 def instructed(texts: Sequence[InputText], instruction: str) -> Sequence[InputText]:
-    """Returns texts after an instruction, and tokens unchanged."""
+    """Returns the texts with the instruction prepended; token ids are returned unchanged."""
     if not instruction:
         return texts
     return [(instruction, text) if isinstance(text, str) else text for text in texts]
 
 
 def normalized(rows: Vectors) -> Vectors:
-    """Returns vectors with the length 1."""
+    """Returns the rows scaled to length 1, f32 in the same shape."""
     lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
     scaled: Vectors = rows / np.maximum(lengths, _SMALLEST)[:, None].astype(np.float32)
     return scaled
@@ -728,11 +731,11 @@ _CHOICES: Final = {
     "embed_dtype": (None, "float32"),
     "endianness": (None, "native", "little"),
 }
-"""The values that fields may have which are names."""
+"""The allowed values of fields that are names."""
 
 
 class Embedding(AnswerSchema, kw_only=True):
-    """The vector of one text: numbers, or base64 of the float32 bytes."""
+    """The vector of one text: numbers, or base64 of the f32 bytes."""
 
     object: Literal["embedding"] = "embedding"
     index: int
@@ -740,7 +743,7 @@ class Embedding(AnswerSchema, kw_only=True):
 
 
 class EmbeddingList(AnswerSchema, kw_only=True):
-    """The answer of `/embeddings`; below `/v1` with vLLM's members."""
+    """The response of `/embeddings`; below `/v1` it has vLLM's members."""
 
     id: str | UnsetType = UNSET
     object: Literal["list"] = "list"
@@ -751,8 +754,8 @@ class EmbeddingList(AnswerSchema, kw_only=True):
 
 
 async def answer_embeddings(context: ApiContext, request: Request, dialect: Dialect) -> Response:
-    """Answers `POST /embeddings`, for every dialect. Raises RequestError, BackendError if the
-    request failed."""
+    """Answers `POST /embeddings` for every dialect. Raises RequestError or BackendError if the
+    request fails."""
     body, model = await read_encoding(
         context, request, EmbeddingRequest, dialect, (Task.EMBEDDINGS,)
     )
@@ -807,8 +810,8 @@ async def answer_embeddings(context: ApiContext, request: Request, dialect: Dial
 
 
 def encode_vectors(answer: AnswerSchema) -> bytes:
-    """Returns the JSON of an answer with NumPy vectors. Writes one vector at a time, so that other
-    threads get the GIL in between."""
+    """Returns the JSON of a response with NumPy vectors. Vectors are written one at a time, to let
+    other threads have the GIL in between."""
     return msgspec.json.encode(answer, enc_hook=_vector_json)
 
 
@@ -817,8 +820,8 @@ def _vector_json(vector: Vectors) -> msgspec.Raw:
 
 
 def read_input(body: EmbeddingRequest, max_inputs: int) -> Sequence[InputText]:
-    """Returns the texts of a request. Raises InvalidField if the input is missing, has too many
-    texts, or mixes texts and token ids."""
+    """Returns the inputs of a request. Raises InvalidField if the input is missing, has too many
+    entries, or mixes texts and token ids."""
     given = body.input
     if given is None:
         raise InvalidField("input is required", param="input")
@@ -838,7 +841,7 @@ def read_input(body: EmbeddingRequest, max_inputs: int) -> Sequence[InputText]:
 
 
 def input_names(texts: Sequence[object], name: str, *, is_list: bool) -> list[str]:
-    """Returns, for each text of a field, its name in error messages."""
+    """Returns the name of each text in error messages: the field, with an index if it is a list."""
     return [f"{name}[{position}]" for position in range(len(texts))] if is_list else [name]
 
 

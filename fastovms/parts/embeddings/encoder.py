@@ -1,4 +1,4 @@
-"""Texts as tokens, and what an encoder computes of them."""
+"""The inputs and results of models that encode texts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ class EncoderText(NamedTuple):
 
     Attributes:
         token_ids: int64 [T].
-        type_ids: the index of the text that each token belongs to, int64 [T]; None = all to the
-            first.
+        type_ids: int64 [T], the index (0 or 1) of the text that each token belongs to; None = all
+            tokens belong to the first text.
         images: the images whose tags the text has.
-        instruction: what a model that takes images is asked to represent; "" = the usual.
-        num_further_tokens: the number of tokens of the images and of the instruction.
+        instruction: what the vector of a model with image support is to represent; "" = the model's
+            default.
+        num_further_tokens: the number of tokens of the images and the instruction.
     """
 
     token_ids: NDArray[np.int64]
@@ -39,10 +40,10 @@ class EncodedTexts(NamedTuple):
     """The result of encoding texts.
 
     Attributes:
-        rows: one row for each text, in order, f32 [N, width]: pooled states, not normalized, or the
+        rows: f32 [texts, width], in the order of the texts: pooled states, not normalized, or the
             logits of a classifier.
-        queue_time: seconds until the first of them was computed.
-        compute_time: seconds from then to the last one.
+        queue_time: seconds until the computation of the first text began.
+        compute_time: seconds from then until the last text was computed.
     """
 
     rows: NDArray[np.float32]
@@ -52,13 +53,13 @@ class EncodedTexts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EncoderInfo:
-    """The results that an encoder computes for a text.
+    """The kind of results that an encoder computes.
 
     Attributes:
         task: EMBEDDINGS or RERANK.
-        width: numbers for each text: the dimensions of a vector, or the logits of a classifier.
-        joins_pairs: whether the two texts of a pair are encoded as one text, without tokens of the
-            tokenizer between them, as for rerankers that are decoders.
+        width: the numbers per text: the dimensions of a vector, or the logits of a classifier.
+        joins_pairs: whether a pair is encoded as one text without special tokens between query and
+            document, as for decoder-based rerankers.
     """
 
     task: Task

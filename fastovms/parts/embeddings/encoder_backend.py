@@ -1,4 +1,4 @@
-"""Backend for embedding models and rerankers on a separate thread."""
+"""A backend that runs embedding models and rerankers on a thread."""
 
 from __future__ import annotations
 
@@ -41,24 +41,25 @@ logger = logging.getLogger(__name__)
 
 
 _NEWEST_SHARE: Final = 0.3
-"""The weight of the newest measurement in the mean."""
+"""The weight of the newest measurement in the moving average."""
 
 
 class SliceCosts:
-    """The measured seconds per token of each segment; unknown before a segment's first run."""
+    """The measured seconds per token of each segment of a model. A segment that has not run yet has
+    no cost."""
 
     def __init__(self, num_segments: int) -> None:
         self._per_token = [0.0] * num_segments
 
     def note(self, segment: int, num_tokens: int, seconds: float) -> None:
-        """Records a run. Padding counts as tokens."""
+        """Records the seconds of a segment's run. `num_tokens` includes padding."""
         new = seconds / num_tokens
         known = self._per_token[segment] or new
         self._per_token[segment] = known + _NEWEST_SHARE * (new - known)
 
     def end(self, begin: int, num_tokens: int, seconds: float) -> int:
-        """Returns the end of the slice that begins at a segment. The slice has at least that
-        segment, and takes about `seconds`; a segment of which half fits is included."""
+        """Returns the end of a slice of segments that begins at `begin` and takes about `seconds`.
+        A slice has at least one segment; a last segment of which half fits is included."""
         end, left = begin + 1, seconds - self._per_token[begin] * num_tokens
         while end < len(self._per_token):
             cost = self._per_token[end] * num_tokens
@@ -69,8 +70,8 @@ class SliceCosts:
         return end
 
     def max_tokens(self, seconds: float, limit: int) -> int:
-        """Returns the maximum number of tokens of a batch for which each segment fits into a slice
-        of `seconds`."""
+        """Returns the largest number of tokens of a batch, up to `limit`, with which each segment
+        takes at most `seconds`."""
         most = max(self._per_token)
         return limit if not most else max(1, min(limit, int(seconds / most)))
 
@@ -78,15 +79,15 @@ class SliceCosts:
 Queued = TypeVar("Queued")
 
 _MIN_FILL: Final = 0.85
-"""The fraction of the longest text's tokens that the others of a batch have at least, so that
-little is padding. Texts of a few tokens go together anyway."""
+"""The minimum length of a batch's texts, as a fraction of the longest text, so that there is little
+padding. Texts of a few tokens share a batch anyway."""
 
 _FEW: Final = 8
-"""The difference to the longest text that is always allowed, in tokens."""
+"""The difference in tokens to the longest text that is always allowed."""
 
 
 class QueuedText(NamedTuple, Generic[Queued]):
-    """A text of a batch: its job, its position there, and its length in tokens."""
+    """A text of a batch: its job, its index in the job, and its length in tokens."""
 
     job: Queued
     position: int
@@ -104,11 +105,11 @@ class _Waiting:
 
 
 class TextQueue(Generic[Queued]):
-    """The texts of all jobs. It is not thread-safe.
+    """The texts of all jobs. Not thread-safe.
 
     A batch begins with the longest text of the client that was served least recently. Slightly
-    shorter texts are added, first of the same client. Texts of a higher priority are batched before
-    and separately from others.
+    shorter texts are added, first those of the same client. Texts of a higher priority are batched
+    first, and never together with others.
     """
 
     def __init__(self) -> None:
@@ -117,20 +118,21 @@ class TextQueue(Generic[Queued]):
         self.num_texts = 0
 
     def add(self, client: str, job: Queued, lengths: Sequence[int], priority: int = 0) -> None:
-        """Queues the texts of a job, at least one. Lower priority values are served first."""
+        """Queues the texts of a job, at least one; `lengths` are their tokens. Lower priority
+        values are served first."""
         self._jobs.setdefault((priority, client), {})[job] = _Waiting(lengths)
         self.num_texts += len(lengths)
 
     def discard(self, client: str, job: Queued, priority: int = 0) -> None:
-        """Removes the texts of a job that are in no batch yet."""
+        """Removes the texts of a job that are not in a batch yet."""
         waiting = self._jobs.get((priority, client), {}).pop(job, None)
         if waiting is not None:
             self.num_texts -= len(waiting.lengths)
             self._drop_if_empty((priority, client))
 
     def next_batch(self, max_tokens: int) -> list[QueuedText[Queued]]:
-        """Removes and returns the next texts; none if no texts wait. `max_tokens` is the limit for
-        all texts, padded to the longest. A single text may exceed it."""
+        """Removes and returns the next batch of texts; an empty list if no text waits. `max_tokens`
+        limits the tokens of the batch, padding included; a single text may exceed it."""
         if not self._jobs:
             return []
         first = min(self._jobs, key=itemgetter(0))  # of equal priorities, the first
@@ -161,7 +163,7 @@ class TextQueue(Generic[Queued]):
             del self._jobs[key]
 
     def check(self) -> None:
-        """Asserts that the books balance."""
+        """Asserts that the queue is consistent."""
         waiting = [each for jobs in self._jobs.values() for each in jobs.values()]
         assert all(jobs for jobs in self._jobs.values())
         assert all(each.lengths == sorted(each.lengths) != [] for each in waiting)
@@ -169,17 +171,17 @@ class TextQueue(Generic[Queued]):
 
 
 _MAX_WAITING_TOKENS: Final = 2**24
-"""The number of tokens of one client that may wait: 128 MiB of ids. Those of other clients find as
-many places beyond these."""
+"""The maximum number of waiting tokens of one client: 128 MiB of ids. All other clients together
+have as many in addition."""
 
 
 class TextsJob(Job[EncodedTexts]):
     """The texts of one request.
 
     Attributes:
-        rows: the results, f32 [N, width].
-        num_left: the number of missing rows.
-        started_at: when the first of the texts was computed first; infinite until then.
+        rows: the results, f32 [texts, width].
+        num_left: the number of texts that are not computed yet.
+        started_at: the time at which the first text's computation began; infinite before.
     """
 
     def __init__(
@@ -199,19 +201,18 @@ class TextsJob(Job[EncodedTexts]):
         self.started_at = math.inf
 
     def start(self, now: float) -> None:
-        """Records that the computation of the first texts begins."""
+        """Records that the computation of the first texts begins now."""
         self.started_at = min(self.started_at, now)
 
     def outcome(self, now: float) -> EncodedTexts | EngineFailed:
-        """Returns the computed vectors and the seconds that they took, or the error if they are not
-        finite."""
+        """Returns the result, or EngineFailed if it has numbers that are not finite."""
         if not np.isfinite(self.rows).all():
             return EngineFailed("the model gave values that are not numbers (NaN or infinite)")
         return EncodedTexts(self.rows, self.started_at - self.queued_at, now - self.started_at)
 
 
 class TextsBackend(JobThread[TextsJob]):
-    """Limits the tokens of the requests of a backend that encodes texts."""
+    """A backend for jobs of texts that limits the number of waiting tokens."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._waiting_tokens = Shares.of_places(_MAX_WAITING_TOKENS)
@@ -224,18 +225,19 @@ class TextsBackend(JobThread[TextsJob]):
     async def encode(
         self, texts: Sequence[EncoderText], client: str, priority: int = 0
     ) -> EncodedTexts:
-        """Encodes at least one text. If the caller cancels, the remaining texts are not computed.
+        """Encodes at least one text. If the caller is cancelled, texts not yet computed are
+        dropped.
 
         Args:
-            texts: none is longer than the model's context, and all ids are of its vocabulary.
+            texts: texts that fit into the model's context, with ids of its vocabulary.
             client: the sender; clients take turns.
-            priority: lower values are served first, across all clients. Ignored by models of
-                images.
+            priority: lower values are served first, across all clients. Ignored by models with
+                image support.
 
         Raises:
             Overloaded: too many requests or tokens wait already.
-            BackendUnavailable: not started or closed.
-            EngineFailed: the engine has died.
+            BackendUnavailable: the backend is not started, or closed.
+            EngineFailed: the encoder has failed.
         """
         with self._place(client):
             job = TextsJob(texts, client, priority, self.encoder.width, self._clock())
@@ -254,10 +256,10 @@ class TextsBackend(JobThread[TextsJob]):
 
 
 class ThreadedEncoder(TextsBackend):
-    """Makes vectors or scores of texts by an `EncoderModel`.
+    """Computes embeddings or scores of texts with an `EncoderModel`.
 
-    The thread batches waiting texts and runs the model's segments in slices, between which the
-    engines run their steps. Texts of a cancelled request are skipped from the next slice on.
+    The thread batches waiting texts, and runs the model's segments in slices, between which the
+    generation engines run their steps. Texts of a cancelled request are dropped at the next slice.
     """
 
     name = "encoder"
@@ -302,14 +304,15 @@ class ThreadedEncoder(TextsBackend):
             while self._receive():
                 self._compute(self._texts.next_batch(self._max_tokens()))
         except BaseException as error:
-            logger.exception("encoder: failed")
+            logger.exception("encoder: the engine failed")
             self._link.call(self.fail, f"{type(error).__name__}: {error}")
         finally:
             self._turn.remove_encoder()
             self._link.call(self._link.stopped.set)
 
     def _receive(self) -> bool:
-        """Receives new jobs, and waits for work. Returns whether to continue."""
+        """Receives new jobs, and waits while no texts are queued. Returns False when the backend is
+        closed."""
         while not self._commands.empty() or not self._texts.num_texts:
             job = self._commands.get()
             if job is None:
@@ -384,8 +387,8 @@ def load_encoder(
     config: EncoderConfig,
     turn: ComputeTurn,
 ) -> LoadedEncoder:
-    """Loads an encoder; takes seconds, so call it in a thread. Raises ConfigurationError if a file
-    is missing or broken, or the device cannot run it."""
+    """Loads an encoder and its tokenizer. Takes seconds, so call it in a thread. Raises
+    ConfigurationError if a file is missing or broken, or the device cannot run the model."""
     start = time.perf_counter()
     texts = TextEncoder.load(model_dir)
     task = find_task(model_dir, config.task)
@@ -420,7 +423,7 @@ def load_encoder(
 
 
 def _vocabulary(texts: TextEncoder, model_dir: Path) -> Mapping[bytes, int]:
-    """Returns the ids of the tokens that a decoder scores by."""
+    """Returns the ids of the tokens of a decoder-based reranker by their text."""
     if ids := answer_ids(model_dir):
         return ids
     if not texts.has_detokenizer:

@@ -1,4 +1,4 @@
-"""A compiled encoder: its graph, pooling and inputs."""
+"""The graph of an encoder: its pooling, its segments and its batches."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from fastovms.parts.embeddings.encoder import EncoderInfo, EncoderText
 from fastovms.parts.embeddings.pooling import Pooling
 
 _SMALL: Final = 1024
-"""Tokens of a batch beyond which the cost of a new shape is small in comparison."""
+"""The number of tokens of a batch above which the cost of a new tensor shape is negligible."""
 
 _MIN_STEP: Final = 8
 
 _SHARE_OF_STEP: Final = 8
-"""Lengths are rounded up to steps of this part of them at most: about so little is padding."""
+"""Lengths are rounded up so that padding is at most 1 / this number of the length."""
 
 
 def padded_length(num_texts: int, longest: int, limit: int | None = None) -> int:
-    """Returns the number of tokens per row of a batch. `limit` is the model's maximum length."""
+    """Returns the number of tokens per row of a batch, padding included. `limit` is the model's
+    maximum length; None = unlimited."""
     if num_texts * longest >= _SMALL:
         return longest
     step = max(_MIN_STEP, _power_of_two(longest) // _SHARE_OF_STEP)
@@ -35,29 +36,29 @@ def padded_length(num_texts: int, longest: int, limit: int | None = None) -> int
 
 
 def num_rows(longest: int, max_tokens: int) -> int:
-    """Returns the maximum number of texts of a batch. For small batches it is a power of two."""
+    """Returns the maximum number of texts in a batch; a power of two for small batches."""
     room = max(1, max_tokens // padded_length(1, longest))
     return room if room * longest >= _SMALL else _power_of_two(room)
 
 
 def _power_of_two(number: int) -> int:
-    """Returns the largest power of two that is not greater than a number."""
+    """Returns the largest power of two that is at most `number`."""
     return 1 << (max(1, number).bit_length() - 1)
 
 
 _SMALLEST: Final = 1e-12
-"""A lower bound for divisors, so that they are never 0."""
+"""The minimum divisor, to avoid division by zero."""
 
 Value = Any
-"""An output of a node: OpenVINO's types are not part of its stubs."""
+"""An output of a node; OpenVINO's stubs do not have this type."""
 
 
 def pooled(states: Value, attention_mask: Value, pooling: Pooling) -> Value:
-    """Returns one state of each text: f32 [B, H].
+    """Returns one pooled state for each text: f32 [B, H].
 
     Args:
         states: f32 [B, T, H].
-        attention_mask: i64 [B, T]; 0 = padding, at the end.
+        attention_mask: i64 [B, T]; 0 = padding, which is at the end.
     """
     if pooling is Pooling.MEAN:
         weights = ops.unsqueeze(ops.convert(attention_mask, np.float32), _indices(-1))
@@ -70,7 +71,7 @@ def pooled(states: Value, attention_mask: Value, pooling: Pooling) -> Value:
 
 
 def last_of(states: Value, attention_mask: Value) -> Value:
-    """Returns the state of each text's last token."""
+    """Returns the state of each text's last token: f32 [B, H]."""
     length = ops.reduce_sum(attention_mask, _indices(1), False)
     last = ops.subtract(length, ops.constant(np.int64(1)))
     return ops.gather(states, last, ops.constant(np.int64(1)), batch_dims=1).output(0)
@@ -81,24 +82,23 @@ def _indices(*values: int) -> Value:
 
 
 CARRIED: Final = "carried"
-"""The name of the input and the output by which segments are joined."""
+"""The name of the input and output that connect segments."""
 
 _WEIGHTED: Final = "MatMul"
 
 _EVEN: Final = 0.9
-"""The fraction of an equal part that a segment has at least."""
+"""The minimum weights of a segment, as a fraction of an equal share."""
 
 
 def cut(model: ov.Model, max_segments: int) -> list[ov.Model]:
-    """Returns the segments of a graph with one output, about equal in weights. The output of each
-    is the first input of the next; further inputs have the names of the graph's. The graph itself
-    must not be used afterwards.
+    """Splits a graph with one output into segments with about equal weights, between which other
+    models may compute. The output of each segment is the first input of the next; further inputs
+    have the names of the graph's inputs. The graph must not be used afterwards.
 
-    Others may compute between two segments. A graph may be cut after a node that everything to
-    which weights have been applied passes through: in a transformer, the residual stream between
-    its parts. Other inputs of a segment, such as the attention mask, are computed again from the
-    graph's inputs. `max_segments` is the maximum number of segments; fewer if the graph has fewer
-    places to cut.
+    A graph can be cut after a node through which all results of weights pass: in a transformer, the
+    residual stream between layers. Other inputs of a segment, such as the attention mask, are
+    recomputed from the graph's inputs. There are at most `max_segments` segments, and fewer if the
+    graph has fewer such nodes.
     """
     nodes = model.get_ordered_ops()
     places = _chosen(list(_places(nodes)), _weights(nodes), max_segments)
@@ -138,7 +138,7 @@ def _ancestors(node: Any) -> set[str]:
 
 
 def _places(nodes: Sequence[Any]) -> Iterator[Any]:
-    """Yields the nodes after which the graph may be cut, in order."""
+    """Yields the nodes after which the graph can be cut, in order."""
     constant, weighted = set(), set()
     # By node, the number of its weighted outputs without a consumer so far.
     num_open: dict[str, int] = {}
@@ -165,7 +165,7 @@ def _places(nodes: Sequence[Any]) -> Iterator[Any]:
 
 
 def _weights(nodes: Sequence[Any]) -> dict[str, int]:
-    """Returns for each node the number of weight elements applied up to and including it."""
+    """Returns, for each node, the number of weight elements used up to and including the node."""
     constant: set[str] = set()
     sizes: dict[str, int] = {}
     total = 0
@@ -184,8 +184,8 @@ def _weights(nodes: Sequence[Any]) -> dict[str, int]:
 
 
 def _chosen(places: Sequence[Any], sizes: dict[str, int], max_segments: int) -> list[Any]:
-    """Returns the cuts that give segments of about equal weights. Of several places without weights
-    in between, the last one is chosen, so that operations can be fused with those before."""
+    """Returns the nodes to cut after, so that segments have about equal weights. Of several nodes
+    without weights in between the last one is used, so that OpenVINO can fuse operations."""
     whole = max(sizes.values(), default=0)
     share = whole / max_segments
     last_of_size = {sizes[node.get_name()]: node for node in places}
@@ -201,13 +201,13 @@ INPUTS: Final = ("input_ids", "attention_mask", "token_type_ids", "position_ids"
 """The inputs that a graph may have."""
 
 ANSWERS: Final = ("no", "yes")
-"""The tokens between which a decoder decides that scores a pair."""
+"""The tokens whose logits are the score of a pair for a decoder-based reranker."""
 
 _SENTENCE: Final = "sentence_embedding"
 
 
 class EncoderGraph(NamedTuple):
-    """A graph that computes f32 [B, width] of texts. `vocab_size` is the number of rows of its
+    """A graph that computes f32 [B, width] from texts. `vocab_size` is the number of rows of its
     embedding table; None = unknown."""
 
     model: ov.Model
@@ -221,8 +221,8 @@ def read_encoder(
     """Reads the graph of an encoder. Raises ConfigurationError if the graph does not fit the task.
 
     Args:
-        pooling: how token states are pooled; None = the graph pools them itself.
-        vocabulary: returns the ids of tokens, for decoders that score.
+        pooling: how token states are pooled; None = the graph has pooled outputs.
+        vocabulary: returns the token ids by text, for decoder-based rerankers.
     """
     try:
         model = ov.Core().read_model(path)
@@ -259,8 +259,8 @@ def _input(model: ov.Model, name: str) -> Any:
 
 
 def _forget_past(model: ov.Model) -> None:
-    """Replaces a decoder's cache state by an empty constant, so that each text is computed as a
-    whole."""
+    """Replaces a decoder's KV cache by an empty constant, so that each text is computed in one
+    pass."""
     for sink in list(model.get_sinks()):
         model.remove_sink(sink)
     for node in model.get_ordered_ops():
@@ -286,7 +286,8 @@ def _vectors(model: ov.Model, mask: Any, pooling: Pooling | None, path: Path) ->
 def _logits(
     model: ov.Model, mask: Any, vocabulary: Callable[[], Mapping[bytes, int]], path: Path
 ) -> tuple[Any, bool]:
-    """Returns one or two logits of each pair, and whether the model reads a pair as one text."""
+    """Returns the one or two logits of each pair, and whether the model is a decoder, which reads a
+    pair as one text."""
     logits = model.output("logits").get_node().input_value(0)
     rank = logits.get_partial_shape().rank.get_length()
     if rank == 2:
@@ -307,8 +308,8 @@ def _logits(
 
 
 def _answer_logits(logits: Any, mask: Any, ids: Any) -> Any:
-    """Returns the logits of two tokens at the last position: f32 [B, 2]. Other tokens' logits are
-    not computed."""
+    """Returns the logits of the two answer tokens at the last position: f32 [B, 2]. Logits of other
+    tokens are not computed."""
     head = logits.get_node()
     while head.get_type_name() == "Convert":
         head = head.input_value(0).get_node()
@@ -347,15 +348,16 @@ def _vocab_size(model: ov.Model) -> int | None:
 
 
 MAX_SEGMENTS: Final = 16
-"""The maximum number of segments of a graph. More segments would cost more than they gain."""
+"""The maximum number of segments of a graph. More segments would cost more time than shorter slices
+gain."""
 
 
 class EncoderModel:
-    """A compiled encoder. One thread may use it at a time.
+    """A compiled encoder. Not thread-safe.
 
     Attributes:
-        info: the encoder's output and limits.
-        num_segments: the number of segments that a batch runs through.
+        info: the kind of the encoder's results.
+        num_segments: the number of segments that a batch passes through.
     """
 
     def __init__(
@@ -367,8 +369,8 @@ class EncoderModel:
         pad_token_id: int = 0,
         max_length: int | None = None,
     ) -> None:
-        """Raises ConfigurationError if the device cannot run the model. `max_length` is the model's
-        maximum length; None = unlimited."""
+        """Raises ConfigurationError if the device cannot run the model. `max_length` is the maximum
+        length of a text in tokens; None = unlimited."""
         self.info = graph.info
         self._pad_token_id = pad_token_id
         self._max_length = max_length
@@ -389,7 +391,7 @@ class EncoderModel:
         return len(self._requests)
 
     def batch(self, texts: Sequence[EncoderText]) -> EncoderBatch:
-        """Returns texts padded to the longest of them, or a little more."""
+        """Returns a batch of the texts, padded to at least the longest."""
         longest = max(len(text.token_ids) for text in texts)
         length = padded_length(len(texts), longest, self._max_length)
         shape = len(texts), length
@@ -413,7 +415,7 @@ class EncoderModel:
         )
 
     def compute(self, batch: EncoderBatch, segment: int) -> None:
-        """Takes a batch through the next segment."""
+        """Computes the next segment for a batch."""
         request = self._requests[segment]
         for index, name in enumerate(self._names[segment]):
             tensor = batch.carried if name == CARRIED else ov.Tensor(batch.inputs[name])
@@ -422,8 +424,7 @@ class EncoderModel:
         batch.carried = request.get_output_tensor(0)
 
     def warm_up(self) -> None:
-        """Computes one text and drops the result, because OpenVINO compiles kernels at their first
-        use."""
+        """Computes one text, because OpenVINO compiles kernels at their first use."""
         batch = self.batch([EncoderText(np.full(1, self._pad_token_id, np.int64))])
         for segment in range(self.num_segments):
             self.compute(batch, segment)
@@ -434,7 +435,7 @@ class EncoderBatch:
 
     Attributes:
         inputs: the graph's inputs by name, each with B rows.
-        carried: the output of the last segment; valid until that segment runs again.
+        carried: the output of the last computed segment; valid until that segment runs again.
     """
 
     __slots__ = ("carried", "inputs")

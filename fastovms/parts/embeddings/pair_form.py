@@ -1,4 +1,4 @@
-"""The prompt in which a reranker that is a decoder reads an instruction, a query and a document."""
+"""The prompt format of decoder-based rerankers: an instruction, a query and a document."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from fastovms.text.template_files import (
 logger = logging.getLogger(__name__)
 
 _QUERY, _DOCUMENT = "\ue000", "\ue001"
-"""Characters of no text, which stand for the query and the document while a form is rendered."""
+"""Private-use characters that stand for the query and the document while a template is rendered."""
 
 _START: Final = 12
-"""Characters of a prompt by which a query that is one already is recognized."""
+"""The number of characters by which a query that is already a complete prompt is recognized."""
 
 _QWEN3: Final = """\
 <|im_start|>system
@@ -47,11 +47,12 @@ messages[0].role == "system" else \
 
 
 """
-"""The form on the card of Qwen3-Reranker, whose own template is that of a chat model."""
+"""The prompt format in the model card of Qwen3-Reranker, whose own template is for chats."""
 
 
 class FixedTexts(NamedTuple):
-    """The texts of a prompt before the query, between the query and the document, and after it."""
+    """The fixed texts of a prompt: before the query, between query and document, and after the
+    document."""
 
     before: str
     between: str
@@ -60,12 +61,12 @@ class FixedTexts(NamedTuple):
 
 @dataclass(frozen=True)
 class PairForm:
-    """Renders the prompt of a pair.
+    """Renders the fixed texts of a reranker's prompt.
 
     Attributes:
-        render: renders the template, given its variables.
+        render: renders the template with the given variables.
         tokens: the values of `bos_token` and other special tokens.
-        instruct: the instruction if a request gives none; None = the instruction of the template.
+        instruct: the instruction for requests without one; None = the template's default.
     """
 
     render: Callable[[Mapping[str, Any]], str]
@@ -73,8 +74,8 @@ class PairForm:
     instruct: str | None = None
 
     def fixed_texts(self, instruct: str | None = None) -> FixedTexts:
-        """Returns the texts around the query and the document. Raises InvalidField if an
-        instruction has a character that stands for one of them, or the template refuses it."""
+        """Returns the texts around the query and the document. Raises InvalidField if the
+        instruction contains a placeholder character, or the template rejects it."""
         return self._default if instruct is None else self._rendered(instruct)
 
     @cached_property
@@ -104,8 +105,8 @@ class PairForm:
         return FixedTexts(before, between, last[0])
 
     def is_written(self, queries: Iterable[str]) -> bool:
-        """Returns whether a client, or the operator, has already written the prompt itself, in
-        every query."""
+        """Returns whether every query is already a complete prompt, written by the client or the
+        operator."""
         start = self.fixed_texts().before[:_START]
         return bool(start) and all(query.startswith(start) for query in queries)
 
@@ -113,11 +114,16 @@ class PairForm:
 def find_pair_form(
     model_dir: Path, config: Mapping[str, Any], override: Path | str | None
 ) -> PairForm | None:
-    """Returns the form of a reranker's prompt: that of `override`, a chat template or its file, or
-    of a chat template of the model with the roles of query and document, or that of
-    Qwen3-Reranker's card; None = no form is known. An `override` that does not show a query and a
-    document is that of other models, which chat. Raises ConfigurationError if a file is broken.
-    `config` is the content of config.json."""
+    """Returns the prompt format of a reranker; None = unknown. Raises ConfigurationError if a file
+    is broken.
+
+    The format comes from `override` (a chat template or the path of one), from a template of the
+    model with query and document roles, or from the model card of Qwen3-Reranker. An `override`
+    without query and document is ignored, since it is meant for other, chatting models.
+
+    Args:
+        config: the content of config.json.
+    """
     sources = [source for source in find_templates(model_dir).values() if _has_roles(source)]
     if not sources and config.get("model_type") == "qwen3":
         sources = [_QWEN3]
@@ -142,7 +148,7 @@ def _has_roles(source: str) -> bool:
 
 
 def _prompt(model_dir: Path) -> str | None:
-    """Returns the default prompt in the settings of sentence_transformers."""
+    """Returns the default prompt in the model's settings for sentence_transformers."""
     settings = read_json(model_dir / "config_sentence_transformers.json")
     prompts, name = settings.get("prompts"), settings.get("default_prompt_name")
     prompt = prompts.get(name) if isinstance(prompts, dict) else None
@@ -150,8 +156,8 @@ def _prompt(model_dir: Path) -> str | None:
 
 
 def answer_ids(model_dir: Path) -> Mapping[bytes, int]:
-    """Returns the ids of the tokens whose logits are the score, as sentence_transformers has them;
-    empty = not given."""
+    """Returns the ids of the tokens whose logits are the score, from the model's settings for
+    sentence_transformers; empty = not given."""
     found = read_json(model_dir / LOGIT_SCORE)
     no, yes = found.get("false_token_id"), found.get("true_token_id")
     return {b"no": no, b"yes": yes} if isinstance(no, int) and isinstance(yes, int) else {}

@@ -1,4 +1,4 @@
-"""Backend for embedding models that take images: a thread that hands texts to a process."""
+"""A backend for embedding models with image support: a thread that sends texts to a process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fastovms.telemetry.log_format import form_in_use, level_in_use
 logger = logging.getLogger(__name__)
 
 MAX_RATIO: Final = 200
-"""How many times as long as its short side the long side of an image may be in Qwen's models."""
+"""The maximum aspect ratio of an image for Qwen's models."""
 
 _USUAL_MULTIPLE: Final = 28
 _UNLIMITED: Final = 2**31
@@ -34,8 +34,8 @@ class PictureSizes(NamedTuple):
     """The sizes to which Qwen's models resize images.
 
     Attributes:
-        multiple: the pixels of a token's side.
-        min_pixels, max_pixels: of an image.
+        multiple: the side length in pixels of the area that one token represents.
+        min_pixels, max_pixels: the limits of an image's area in pixels.
     """
 
     multiple: int
@@ -44,7 +44,7 @@ class PictureSizes(NamedTuple):
 
     @classmethod
     def of(cls, processor: Mapping[str, Any]) -> Self:
-        """Returns the sizes that a preprocessor_config.json names."""
+        """Returns the sizes in the content of a preprocessor_config.json."""
         bound = PixelBound.of(processor, _UNLIMITED)
         size, least = processor.get("size"), processor.get("min_pixels")
         if least is None and isinstance(size, Mapping):
@@ -53,7 +53,8 @@ class PictureSizes(NamedTuple):
         return cls(multiple, least if isinstance(least, int) else 0, bound.max_pixels)
 
     def num_tokens(self, image: Image) -> int:
-        """Returns the number of tokens of an image; 0 = the model cannot read it."""
+        """Returns the number of tokens of an image; 0 = the model does not support its aspect
+        ratio."""
         sides, unit = image.shape[:2], self.multiple
         if max(sides) // min(sides) > MAX_RATIO:
             return 0
@@ -69,7 +70,7 @@ class PictureSizes(NamedTuple):
 
 
 class PictureEncoder(TextsBackend, SlicedProcess[TextsJob, EncoderInfo]):
-    """Makes vectors in a `picture_worker`. Clients take turns with their texts."""
+    """Computes embeddings in a `picture_worker` process. Clients take turns text by text."""
 
     name = "embeddings of images"
     items = "requests for vectors"
@@ -82,7 +83,7 @@ class PictureEncoder(TextsBackend, SlicedProcess[TextsJob, EncoderInfo]):
     # Thread
 
     def _compute(self, job: TextsJob) -> bool:
-        """Makes the vector of the next text of a job."""
+        """Computes the vector of the next text of a job. Returns whether further texts remain."""
         job.start(self._clock())
         index = len(job.texts) - job.num_left
         text = job.texts[index]
@@ -98,8 +99,8 @@ class PictureEncoder(TextsBackend, SlicedProcess[TextsJob, EncoderInfo]):
 def load_pictures(
     model_dir: Path, model: ModelInfo, engine: EngineConfig, pooling: str, turn: ComputeTurn
 ) -> PictureEncoder:
-    """Loads a model; takes seconds, so call it in a thread. Raises ConfigurationError if a file is
-    broken, or the device cannot run the model. `pooling` is the operator's, or "auto"."""
+    """Loads a model. Takes seconds, so call it in a thread. Raises ConfigurationError if a file is
+    broken or the device cannot run the model. `pooling` is the operator's setting, or "auto"."""
     start = time.perf_counter()
     found = find_pooling(model_dir, pooling, model.config)
     load = LoadPictures(

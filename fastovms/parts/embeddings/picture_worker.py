@@ -21,7 +21,7 @@ from fastovms.parts.embeddings.encoder import EncoderInfo, EncoderText
 from fastovms.parts.embeddings.pooling import Pooling
 
 _INSTRUCTION: Final = "Represent the user's input."
-"""The usual instruction, of the card of Qwen3-VL-Embedding."""
+"""The default instruction, from the model card of Qwen3-VL-Embedding."""
 
 _POOLING: Final = {
     Pooling.CLS: genai.TextEmbeddingPipeline.PoolingType.CLS,
@@ -32,7 +32,7 @@ _POOLING: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LoadPictures:
-    """Asks the process to load a model. The answer is an `EncoderInfo` or `WorkerFailed`."""
+    """The request to load a model. The process answers with an `EncoderInfo` or `WorkerFailed`."""
 
     model_dir: Path
     device: str
@@ -49,7 +49,7 @@ class Vector(NamedTuple):
 
 
 class Embedder:
-    """The pipeline of one model. Raises RuntimeError if the model cannot be loaded."""
+    """The embedding pipeline of one model. Raises RuntimeError if the model cannot be loaded."""
 
     def __init__(self, load: LoadPictures) -> None:
         self._pipeline = genai.EmbeddingPipeline(
@@ -63,7 +63,7 @@ class Embedder:
         self.info = EncoderInfo(Task.EMBEDDINGS, len(self._vector("a", EncoderText(_NO_TOKENS))))
 
     def embed(self, asked: EncoderText) -> Vector | InputRefused:
-        """Returns the vector of a text."""
+        """Returns the vector of a text, or InputRefused if the pipeline rejects the text."""
         text = str(self._tokenizer.decode(asked.token_ids.tolist(), skip_special_tokens=False))
         try:
             return Vector(self._vector(text, asked))
@@ -84,6 +84,6 @@ _NO_TOKENS: Final = np.empty(0, np.int64)
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Answers `LoadPictures`, then each `EncoderText` with a `Vector`, `InputRefused` or
-    `WorkerFailed`, until the connection ends."""
+    """Answers a `LoadPictures`, then each `EncoderText` with a `Vector`, `InputRefused` or
+    `WorkerFailed`, until the connection closes."""
     serve_model(connection, Embedder, lambda embedder, asked: embedder.embed(asked))

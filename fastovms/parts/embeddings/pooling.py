@@ -1,4 +1,4 @@
-"""Finds how the states of all tokens are reduced to one vector, by the files of a model."""
+"""Finds the pooling of an embedding model from its files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _POOLING_MODULE: Final = "Pooling"
 
 
 def find_pooling(model_dir: Path, wanted: str, config: Mapping[str, Any]) -> Pooling:
-    """Returns the pooling that the operator chose, or that the model's files imply."""
+    """Returns the pooling that the operator chose (`wanted`), or else the one in the model's
+    files."""
     if wanted != "auto":
         return Pooling(wanted)
     modules = read_optional(model_dir / "modules.json")

@@ -1,4 +1,4 @@
-"""Endpoints `/rerank` and `/score`: scores of pairs of texts."""
+"""Endpoints `/rerank` and `/score`: relevance scores of pairs of texts."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ from fastovms.text.text_encoder import FIRST, SECOND, PairTemplate, TokenIds
 def read_pair_options(
     body: RerankRequest | ScoreRequest, model: ServedEncoder, *, chunks: bool
 ) -> PairOptions:
-    """Reads the options for scoring pairs. Raises InvalidField if a value is out of its range.
-    `chunks` says whether documents that are too long are scored in parts, not refused."""
+    """Returns the options for scoring pairs. Raises InvalidField if a value is out of range or not
+    supported by the model. `chunks` is whether documents that are too long are scored in chunks;
+    otherwise they are refused."""
     limit = read_limit(body, model, 0)
     if limit.keeps_end:
         raise InvalidField(
@@ -97,11 +98,12 @@ def read_pair_options(
 
 
 _MAX_INSTRUCT: Final = 16_000
-"""Characters that are tokenized at once, which takes some milliseconds."""
+"""The maximum number of characters of an instruction, which is tokenized at once in some
+milliseconds."""
 
 
 class Pair(NamedTuple):
-    """A query and a document: positions among the texts of a request."""
+    """The indices of a query and a document among the texts of a request."""
 
     query: int
     document: int
@@ -112,7 +114,7 @@ class PairTexts:
     """The texts of a request that scores pairs.
 
     Attributes:
-        query_names, document_names: their fields, for messages.
+        query_names, document_names: the fields of the texts, for error messages.
     """
 
     queries: Sequence[str]
@@ -126,14 +128,14 @@ class PairOptions:
     """The options for scoring pairs.
 
     Attributes:
-        max_tokens: the limit of a pair, including special tokens.
-        truncates: whether pairs that are longer are cut, the longer text first.
-        chunks: whether documents that do not fit are scored in parts, of which the best score
+        max_tokens: the maximum tokens of a pair, including special tokens.
+        truncates: whether pairs that are too long are truncated, the longer text first.
+        chunks: whether documents that are too long are scored in chunks, of which the best score
             counts.
-        max_chunks_per_document: further parts are ignored; None = no limit.
-        max_chunks: the limit for all pairs together.
-        uses_activation: whether scores are from 0 to 1.
-        max_document_tokens: documents are always cut to this length; None = not cut.
+        max_chunks_per_document: further chunks are ignored; None = no limit.
+        max_chunks: the maximum chunks of all pairs together.
+        uses_activation: whether scores are between 0 and 1; otherwise they are logits.
+        max_document_tokens: documents are truncated to this length; None = not truncated.
         instruct: the instruction for the scoring; None = the model's configured one.
     """
 
@@ -148,10 +150,10 @@ class PairOptions:
 
 
 class FittedPair(NamedTuple):
-    """A pair that fits, or one part of a pair that does not.
+    """A pair that fits into the context, or one chunk of a pair that does not.
 
     Attributes:
-        owner: the position of the pair among those of the request.
+        owner: the index of the pair in the request.
         query_length: the number of tokens of the query that are kept.
         start, stop: the range of the document's tokens.
     """
@@ -163,8 +165,8 @@ class FittedPair(NamedTuple):
 
 
 class PairTokens(NamedTuple):
-    """The tokens of the texts of a request, without special tokens. `query_end` are the last tokens
-    of each query, which belong to the model's prompt: a query that is cut keeps them."""
+    """The token ids of the texts of a request, without special tokens. `query_end` are the tokens
+    of the model's prompt at the end of each query, which truncation keeps."""
 
     queries: Sequence[TokenIds]
     documents: Sequence[TokenIds]
@@ -180,9 +182,9 @@ def fit_pairs(
     model: ModelInfo,
     max_together: int,
 ) -> list[FittedPair]:
-    """Returns the parts of each pair that fit into the model's context, in order, with at most
-    `max_together` tokens in all. Raises InvalidField if a pair is too long, or all together have
-    too many tokens. `room` is the maximum number of tokens of query and document together."""
+    """Returns the pairs, truncated or in chunks, that fit into the model's context, in order.
+    Raises InvalidField if a pair is too long, or all pairs together have more than `max_together`
+    tokens. `room` is the maximum tokens of query and document together."""
     found: list[FittedPair] = []
     num_tokens = 0
     for owner, (query, document) in enumerate(pairs):
@@ -212,7 +214,7 @@ def fit_pairs(
 def _parts(
     owner: int, query: int, document: int, room: int, options: PairOptions
 ) -> Iterator[FittedPair]:
-    """Yields the pair cut to fit, or several parts of its document."""
+    """Yields the truncated pair, or a pair for each chunk of its document."""
     if query + document <= room:
         yield FittedPair(owner, query, 0, document)
     elif options.truncates:
@@ -228,7 +230,7 @@ def _parts(
 def join_pairs(
     fitted: Iterable[FittedPair], pairs: Sequence[Pair], tokens: PairTokens, template: PairTemplate
 ) -> list[EncoderText]:
-    """Returns the model's inputs, joined as the tokenizer joins pairs."""
+    """Returns the model's inputs, joined in the tokenizer's format for pairs."""
     found = []
     for owner, query_length, start, stop in fitted:
         query, document = pairs[owner]
@@ -242,8 +244,7 @@ def join_pairs(
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Returns the two lengths reduced to at most `room` together, by shortening the longer one
-    first."""
+    """Returns two lengths that are at most `room` together, by shortening the longer one first."""
     half = room // 2
     if first <= half:
         return first, room - first
@@ -255,21 +256,20 @@ def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
 Scores = NDArray[np.float32]
 
 _MAX_TOKENS: Final = 2**24
-"""The number of tokens that the pairs of a request have at most: as many as may wait for a
-model."""
+"""The maximum number of tokens of all pairs of a request: the number that may wait for a model."""
 
 _MAX_JOINED_CHARS: Final = 8 * _MAX_TOKENS
-"""The maximum number of characters of the pairs of a request if each pair is one text."""
+"""The maximum number of characters of all pairs of a request if each pair is one text."""
 
 _PIECE_PAIRS: Final = 64
 """The number of pairs that are joined at once."""
 
 
 class PairScores(NamedTuple):
-    """Scores of pairs.
+    """The scores of pairs.
 
     Attributes:
-        scores: one score for each pair, from 0 to 1 unless raw scores are requested.
+        scores: f32, one score for each pair: from 0 to 1, or a logit if raw scores are requested.
         num_tokens: the number of tokens of all pairs together.
     """
 
@@ -312,8 +312,8 @@ async def score_pairs(
 
 
 def _relevance(logits: Scores, *, uses_activation: bool) -> Scores:
-    """Returns one score for each row of one or two logits. With two, the second one is for
-    "yes"."""
+    """Returns one score for each row of one or two logits. With two logits, the second one is that
+    of "yes"."""
     margin = logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
     if not uses_activation:
         return margin
@@ -324,7 +324,7 @@ def _relevance(logits: Scores, *, uses_activation: bool) -> Scores:
 async def _alike(
     call: EncodingCall, texts: PairTexts, pairs: Sequence[Pair], options: PairOptions
 ) -> PairScores:
-    """Returns the cosine similarity of the vectors of each pair."""
+    """Returns the cosine similarity of the embeddings of each pair, for embedding models."""
     model, config = call.model, call.model.config
     usual = default_limit(model, truncates=options.truncates or options.chunks)
     limit = replace(usual, max_together=_MAX_TOKENS)
@@ -370,8 +370,8 @@ async def _joined(
     *,
     is_whole: bool,
 ) -> list[EncoderText]:
-    """Returns each pair as one text: the query, then the document. `is_whole` says whether they
-    are the whole prompt, without instructions."""
+    """Returns each pair as one text: the query, then the document. `is_whole` is whether each query
+    is already a complete prompt."""
     room = options.max_tokens - model.texts.num_added
     limit = TextLimit(room, options.truncates, max_together=_MAX_TOKENS)
     check_texts(model, texts.queries, texts.query_names, limit)
@@ -396,7 +396,8 @@ async def _joined(
 
 
 class RerankTexts(NamedTuple):
-    """The texts of a request as the model reads them, with what is put before and after each."""
+    """The queries and documents of a request as model inputs, with the prompt's fixed texts around
+    them."""
 
     queries: Sequence[InputText]
     documents: Sequence[InputText]
@@ -410,8 +411,8 @@ async def _prompted(
     options: PairOptions,
     client: str,
 ) -> tuple[list[EncoderText], list[int]]:
-    """Returns the inputs as `_paired` does, each pair in the model's prompt. Spaces before a text
-    are tokenized with it, as they are part of its first token."""
+    """Returns the model inputs as `_paired` does, with each pair in the reranker's prompt format.
+    Leading spaces of a text are tokenized with it, because they are part of its first token."""
     limit = TextLimit(options.max_tokens, options.truncates)
     check_texts(model, texts.queries, texts.query_names, limit)
     check_texts(model, texts.documents, texts.document_names, limit)
@@ -441,8 +442,9 @@ async def _paired(
     client: str,
     query_end: TokenIds = _NO_TOKENS,
 ) -> tuple[list[EncoderText], list[int]]:
-    """Returns the inputs joined by the tokenizer, and the index of the pair that each belongs to.
-    Long documents may be cut into several inputs. For `query_end` see `PairTokens`."""
+    """Returns the model inputs, joined in the tokenizer's format, and the index of the pair that
+    each input belongs to. Long documents may be split into several inputs. For `query_end` see
+    `PairTokens`."""
     room = options.max_tokens - template.num_added
     if room < 2:
         raise InvalidField(
@@ -474,11 +476,11 @@ async def _paired(
 
 
 TASKS: Final = (Task.RERANK, Task.EMBEDDINGS)
-"""The capabilities of models that score pairs."""
+"""The tasks of models that can score pairs."""
 
 
 class RerankedDocument(AnswerSchema):
-    """A document as it was sent."""
+    """A document as the client sent it."""
 
     text: str
 
@@ -492,27 +494,27 @@ class RerankResult(AnswerSchema):
 
 
 class ApiVersion(AnswerSchema):
-    """The version of Cohere's API in which an answer is."""
+    """The version of Cohere's API that a response follows."""
 
     version: str
 
 
 class RerankedTokens(AnswerSchema):
-    """The tokens of all pairs of a request."""
+    """The number of tokens of all pairs of a request."""
 
     input_tokens: int
 
 
 class RerankMeta(AnswerSchema):
-    """Cohere's members in addition to the results, except billed units: nothing is billed."""
+    """The `meta` object of Cohere's API, without billed units."""
 
     api_version: ApiVersion
     tokens: RerankedTokens
 
 
 class RerankAnswer(AnswerSchema, kw_only=True):
-    """The answer of `/rerank`, the best first; below `/v1` with vLLM's members, at `/v2/rerank`
-    with those and Cohere's `meta`."""
+    """The response of `/rerank`, best document first. Below `/v1` it has vLLM's members, at
+    `/v2/rerank` also Cohere's `meta`."""
 
     id: str | UnsetType = UNSET
     model: str | UnsetType = UNSET
@@ -522,8 +524,8 @@ class RerankAnswer(AnswerSchema, kw_only=True):
 
 
 async def answer_rerank(context: ApiContext, request: Request, dialect: Dialect) -> Response:
-    """Answers `POST /rerank`, for every dialect. Raises RequestError, BackendError if the request
-    failed."""
+    """Answers `POST /rerank` for every dialect. Raises RequestError or BackendError if the request
+    fails."""
     body, model = await read_encoding(context, request, RerankRequest, dialect, TASKS)
     texts = _texts(body, model.config.max_allowed_chunks)
     top_n = _top_n(body, len(texts.documents))
@@ -596,7 +598,7 @@ def _texts(body: RerankRequest, max_documents: int) -> PairTexts:
 
 
 def _top_n(body: RerankRequest, num_documents: int) -> int:
-    """Returns the number of results to return; 0 = all, as in vLLM."""
+    """Returns the number of results to return; 0 or an absent field means all, as in vLLM."""
     given = body.top_n
     if given is not None and given < 0:
         raise wrong("top_n", "at least 0", given)
@@ -609,11 +611,11 @@ _NAMES: Final = (
     ("queries", "items"),
     ("data_1", "data_2"),
 )
-"""The pairs of names of the two sides."""
+"""The allowed pairs of field names of the two sides."""
 
 
 class Score(AnswerSchema, kw_only=True):
-    """The score of a pair of texts."""
+    """The score of one pair of texts."""
 
     index: int
     object: Literal["score"] = "score"
@@ -621,7 +623,7 @@ class Score(AnswerSchema, kw_only=True):
 
 
 class ScoreList(AnswerSchema, kw_only=True):
-    """The answer of `/score`."""
+    """The response of `/score`."""
 
     id: str
     object: Literal["list"] = "list"
@@ -632,8 +634,8 @@ class ScoreList(AnswerSchema, kw_only=True):
 
 
 async def answer_score(context: ApiContext, request: Request, dialect: Dialect) -> Response:
-    """Answers `POST /score`, for every dialect. Raises RequestError, BackendError if the request
-    failed."""
+    """Answers `POST /score` for every dialect. Raises RequestError or BackendError if the request
+    fails."""
     body, model = await read_encoding(context, request, ScoreRequest, dialect, TASKS)
     texts, pairs = _read_pairs(body, model.config.max_inputs)
     options = read_pair_options(body, model, chunks=False)
@@ -673,7 +675,7 @@ def _read_pairs(body: ScoreRequest, max_inputs: int) -> tuple[PairTexts, list[Pa
 
 
 def _sides(body: ScoreRequest) -> tuple[str, str]:
-    """Returns the names of the request's two sides."""
+    """Returns the field names of the request's two sides."""
     given = [name for pair in _NAMES for name in pair if getattr(body, name) is not None]
     for pair in _NAMES:
         if set(given) == set(pair):
@@ -721,7 +723,7 @@ _SCORE: Final = Operation(
 
 
 def endpoints(context: ApiContext) -> Iterator[Route]:
-    """Yields the routes of embedding and ranking models."""
+    """Yields the routes of embedding models and rerankers."""
     embeddings, rerank, score = (
         partial(endpoint, partial(answer, context))
         for answer in (answer_embeddings, answer_rerank, answer_score)

@@ -1,4 +1,4 @@
-"""A served model that encodes texts."""
+"""A served embedding model or reranker."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from fastovms.telemetry.metrics import GenerationMetrics
 from fastovms.text.text_encoder import TextEncoder
 
 _MAX_PIECES = 1024
-"""The number of pieces of a client's texts that may wait to be tokenized; a request has one at a
-time."""
+"""The maximum number of pieces of one client's texts that wait to be tokenized; a request has one
+waiting piece at a time."""
 
 
 ENCODER_FILES: Final = (
@@ -46,20 +46,20 @@ ENCODER_FILES: Final = (
     "openvino_tokenizer.xml",
     "config.json",
 )
-"""Files of a model of embeddings, or of a reranker: they write no text, and often lack what others
-write it with."""
+"""The files of an embedding model or reranker, which does not generate text and therefore often
+lacks other files."""
 
 
 _SHIFTED: Final = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
-"""The types of models whose positions begin after the id of the padding."""
+"""The model types whose positions begin after the padding id."""
 
 _LONGEST: Final = 10**6
-"""Lengths from which on a tokenizer's limit stands for none."""
+"""A tokenizer's limit from this length on means that the tokenizer has no limit."""
 
 
 def read_info(model_dir: Path, *, name: str) -> ModelInfo:
     """Returns the name and the capabilities of an encoder. Raises ConfigurationError if a file is
-    missing, broken, or lacks required information."""
+    missing or broken, or lacks required information."""
     has_images = takes_images(model_dir)
     check_required(model_dir, VISION_FILES if has_images else ENCODER_FILES)
     config_path = model_dir / "config.json"
@@ -95,7 +95,7 @@ def _longest_text(model_dir: Path, config: Mapping[str, Any], scopes: list[dict[
 
 
 class EncoderTokens:
-    """Implements `TextTokens` with the tokenizer of a model that encodes texts."""
+    """Implements `TextTokens` with an encoder's tokenizer."""
 
     def __init__(self, texts: TextEncoder) -> None:
         self._texts = texts
@@ -117,13 +117,13 @@ class EncoderTokens:
 
 @dataclass(frozen=True, slots=True)
 class ServedEncoder(AnyServed):
-    """A model in memory that encodes texts.
+    """An embedding model or reranker in memory.
 
     Attributes:
         tokenizing: tokenizes texts and pairs, a few at a time.
-        form: the prompt of a reranker that reads a pair as one text; None = no form is known.
+        form: the prompt format of a decoder-based reranker; None = unknown.
         images: loads the images of requests; None = the model does not support images.
-        sizes: the sizes of its images.
+        sizes: the sizes to which the model resizes images.
     """
 
     backend: ThreadedEncoder | PictureEncoder
@@ -147,7 +147,7 @@ class ServedEncoder(AnyServed):
 
     @property
     def joins_pairs(self) -> bool:
-        """Whether the model is a reranker that reads a pair as one joined text."""
+        """Whether the model is a reranker that reads a pair as one text."""
         is_pairless = self.texts.pair is None or self.backend.encoder.joins_pairs
         return self.task is Task.RERANK and is_pairless
 
@@ -155,8 +155,8 @@ class ServedEncoder(AnyServed):
 def load(
     model: ModelConfig, info: ModelInfo, turn: ComputeTurn, closes: list[Callable[[], None]]
 ) -> ServedEncoder:
-    """Loads a model, and adds what ends its threads to `closes`. Raises ConfigurationError as
-    `load_encoder` does, or if adapters are asked for."""
+    """Loads a model, and appends the functions that end its threads to `closes`. Raises
+    ConfigurationError as `load_encoder` does, or if adapters are requested."""
     if model.engine.serves_adapters:
         raise ConfigurationError(
             f"{model.name} is an encoder, which serves no adapters: leave out --enable-lora and "
@@ -166,7 +166,7 @@ def load(
     sizes = None
     if info.takes_images:
         texts = TextEncoder.load(model.path)
-        # Its pipeline adds the tokens around a text.
+        # The pipeline adds the special tokens itself.
         texts.before, texts.behind = texts.before[:0], texts.behind[:0]
         backend = load_pictures(model.path, info, model.engine, model.encoder.pooling, turn)
         sizes = PictureSizes.of(read_json(model.path / "preprocessor_config.json"))

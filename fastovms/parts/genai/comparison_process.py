@@ -1,8 +1,5 @@
-"""Compares the log probabilities of OpenVINO GenAI's pipeline and of the exported graph for a short
-text, in a separate process.
-
-The memory is released with the process, and a crashing pipeline ends only that process.
-"""
+"""The process that compares the log probabilities of OpenVINO GenAI's pipeline with those of the
+exported graph, for a short text. The process isolates memory use and crashes of the pipeline."""
 
 from __future__ import annotations
 
@@ -28,31 +25,31 @@ from fastovms.parts.genai.support import DraftSource
 _PROMPT: Final = "A quick brown fox jumps over 13 lazy dogs; 'why?' asks {nobody} in the garden."
 
 _NUM_TOKENS: Final = 24
-"""The number of tokens that are generated at most. They are sampled, since likely texts soon repeat
-themselves, and then have tokens of which every model is sure."""
+"""The maximum number of generated tokens. They are sampled, because greedy text soon repeats
+itself, and every model is certain of repeated tokens."""
 
 _MAX_PART: Final = 16
-"""The maximum number of tokens of a step, for the prompt to be computed in several."""
+"""The maximum number of tokens of a step, so that the prompt is computed in several steps."""
 
 _NUM_BLOCKS: Final = 16
 
 
 class _ReferenceFailedError(Exception):
-    """The exported graph cannot be computed, as the message says."""
+    """Raised if the exported graph cannot be computed; the message is the reason."""
 
 
 class _Text(NamedTuple):
-    """A prompt's tokens and the pipeline's generated tokens, with their log probabilities."""
+    """The token ids of a prompt and of the pipeline's generated text, and the log probabilities of
+    the latter."""
 
     token_ids: list[int]
     logprobs: list[float]
 
 
 def largest_difference(model_dir: Path, model: ModelInfo) -> float:
-    """Returns the largest difference between the log probabilities. Raises RequestError if the
-    model's context has no room for the text; RuntimeError if the pipeline cannot compute it;
-    _ReferenceFailedError if the exported graph cannot be computed, UnknownInput if its inputs are
-    unknown."""
+    """Returns the largest difference of log probabilities. Raises RequestError if the text exceeds
+    the model's context; RuntimeError if the pipeline cannot compute the text; _ReferenceFailedError
+    if the exported graph cannot be computed; UnknownInput if the graph has an unknown input."""
     text = _generate(model_dir, model)  # the pipeline is freed when the function returns
     core = ov.Core()
     token_ids = np.array([text.token_ids[:-1]], np.int64)
@@ -111,8 +108,8 @@ def _embeddings(
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Answers a model's directory and facts with the largest difference, with the reason why the
-    two cannot be compared, or with the failure of a model that cannot be computed."""
+    """Receives a model's directory and facts, and answers with the largest difference, with the
+    reason why the two cannot be compared, or with the error of a model that cannot be computed."""
     answer: float | str | WorkerFailed
     try:
         answer = largest_difference(*receive(connection))

@@ -23,7 +23,7 @@ from fastovms.parts.genai.xgrammar.json_rules import json_rules
 from fastovms.request_fields import GenaiUse, rows_of
 
 DEFAULT_MAX_NGRAM_SIZE: Final = 3
-"""The default maximum length of the suffix that the pipeline looks up."""
+"""The default maximum length in tokens of the suffix that prompt lookup searches for."""
 
 _STOP_CRITERIA: Final[Mapping[EarlyStopping, Any]] = {
     EarlyStopping.EARLY: genai.StopCriteria.EARLY,
@@ -41,9 +41,9 @@ def generation_config(
     max_new_tokens: int | None,
     assistance: DraftSource,
 ) -> genai.GenerationConfig:
-    """Returns the pipeline's configuration for sample `index`, or for the beam search. `max_length`
-    is the maximum number of tokens of prompt and output together, if `max_new_tokens` is None. A
-    prompt that is not shorter is always refused."""
+    """Returns the pipeline's configuration for sample `index`, or for the whole beam search.
+    `max_length` limits prompt and output together if `max_new_tokens` is None; the pipeline refuses
+    a prompt that is not shorter in either case."""
     config = genai.GenerationConfig()
     config.apply_chat_template = False
     config.max_length = max_length
@@ -70,15 +70,15 @@ def generation_config(
 
 
 def stop_token_ids(params: SamplingParams) -> frozenset[int]:
-    """Returns every token that ends a sample."""
+    """Returns the ids of all tokens that end a sample."""
     eos_token_ids = frozenset[int]() if params.ignore_eos else params.eos_token_ids
     return eos_token_ids | params.stop_token_ids
 
 
 def _set_stops(config: genai.GenerationConfig, params: SamplingParams) -> None:
-    """Sets the stop tokens and strings. The pipeline's `ignore_eos` disregards all stop tokens, and
-    without stop tokens it uses the model's. `ignore_eos` is therefore set only if nothing may stop
-    a sample."""
+    """Sets the stop tokens and strings. The pipeline's `ignore_eos` disables all stop tokens, and
+    without stop tokens the pipeline uses the model's. `ignore_eos` is therefore set only if no
+    token may stop a sample."""
     stops = stop_token_ids(params)
     if stops:
         config.stop_token_ids = set(stops)
@@ -90,8 +90,8 @@ def _set_stops(config: genai.GenerationConfig, params: SamplingParams) -> None:
 
 
 _MAX_MIN_P: Final = 1 - 2**-24
-"""The largest share that the pipeline takes, a 32-bit float below 1. With it, as with 1, only the
-likeliest token and its equals are left."""
+"""The largest `min_p` that the pipeline accepts: a 32-bit float below 1. As with 1, only the most
+likely token and those of equal probability remain."""
 
 
 def _set_members(config: genai.GenerationConfig, params: SamplingParams, use: GenaiUse) -> None:
@@ -116,8 +116,7 @@ def _set_beams(config: genai.GenerationConfig, search: BeamSearch, n: int) -> No
 def _set_assistance(
     config: genai.GenerationConfig, params: SamplingParams, assistance: DraftSource
 ) -> None:
-    """Sets the number of draft tokens. A pipeline with a draft model fails on requests without
-    it."""
+    """Sets the number of draft tokens, without which a pipeline with a draft model fails."""
     threshold = params.assistant_confidence_threshold
     if assistance.draft_model and threshold:
         config.assistant_confidence_threshold = threshold
@@ -128,8 +127,8 @@ def _set_assistance(
 
 
 def structured_output(grammar: Grammar) -> genai.StructuredOutputConfig:
-    """Returns a grammar in the pipeline's format. Raises AttributeError, KeyError, TypeError,
-    ValueError if the source does not match its kind."""
+    """Returns a grammar in the pipeline's format. Raises AttributeError, KeyError, TypeError or
+    ValueError if the grammar's source does not match its kind."""
     config = genai.StructuredOutputConfig()
     if grammar.tree is not None or grammar.kind not in _MEMBERS:
         config.structural_tags_config = structural_tag(grammar)
@@ -148,4 +147,5 @@ _MEMBERS: Final[Mapping[GrammarKind, str]] = {
     GrammarKind.REGEX: "regex",
     GrammarKind.GRAMMAR: "grammar",
 }
-"""Where the configuration takes a source as it is, or the rules that it stands for."""
+"""The configuration member for each kind of grammar whose source is passed unchanged or as
+rules."""

@@ -1,7 +1,8 @@
 """The process that tries grammars with OpenVINO GenAI's compiler.
 
-A grammar that the compiler refuses would end the whole pipeline, and a complex one may run
-endlessly or crash. The result does not depend on the model, so the package's small model is used.
+A grammar that the compiler rejects would end the whole pipeline, and a complex one may run
+endlessly or crash. The result does not depend on the model, so the package's small demo model is
+used.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ from fastovms.server_config import DEMO_MODEL
 
 _WHOSE: Final = "by the compiler of the genai backend, which runs this model"
 _PLACE: Final = re.compile(r"^\[[0-9:]+\] \S+?:[0-9]+: ")
-"""The beginning of the compiler's messages: the place in its own source where it has found the
-fault."""
+"""The prefix of the compiler's messages: the position in its own source code."""
 
 
 def serve(connection: Connection[Any, Any], seconds: str) -> None:
-    """Tries the grammars that `Trial` sends. Recovers after an error. A grammar that takes more
-    than this number of CPU seconds ends the process."""
+    """Answers each grammar from a `Trial` with a verdict, and continues after an error. A grammar
+    that takes more than `seconds` of CPU time ends the process."""
     while True:
         pipeline = _load()
         fault = ""

@@ -1,4 +1,4 @@
-"""The messages between the genai backend and its process, beyond commands and steps."""
+"""The messages between the genai backend and its process, other than commands and steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LoadPipeline:
     """The first message to the worker; see `load_pipeline`.
 
     Attributes:
-        log_level: the level of its log on stderr.
+        log_level: the level of the worker's log on stderr.
         log_format: "text" or "json".
     """
 
@@ -32,8 +32,8 @@ class PipelineLoaded:
     """The answer to `LoadPipeline`.
 
     Attributes:
-        model: the model, with the context that its cache can hold.
-        stats: the initial statistics, with the size of the cache.
+        model: the model, with the context length that fits into the KV cache.
+        stats: the initial statistics, with the size of the KV cache.
     """
 
     model: ModelInfo
@@ -42,6 +42,6 @@ class PipelineLoaded:
 
 @dataclass(frozen=True, slots=True)
 class EncodingImages:
-    """Announces that the next step ends after this number of images is encoded."""
+    """Announces that the worker now encodes this number of images before the next step."""
 
     num_images: int

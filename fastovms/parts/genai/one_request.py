@@ -1,8 +1,8 @@
 """Runs a model on an NPU, one request at a time.
 
-OpenVINO has no paged attention on an NPU, so that `ContinuousBatchingPipeline` does not run there.
-`LLMPipeline` does, with prompts and answers of a limited length. Here it has the interface of the
-other one, as far as the worker uses that. It has not been run on an NPU.
+OpenVINO does not support paged attention on an NPU, so `ContinuousBatchingPipeline` cannot run
+there. `LLMPipeline` can, with a limited length of prompts and answers. This module gives it the
+part of the former's interface that the worker uses. The module has not been run on an NPU.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ MAX_PROMPT_LEN: Final = "MAX_PROMPT_LEN"
 MIN_RESPONSE_LEN: Final = "MIN_RESPONSE_LEN"
 
 _DEFAULTS: Final = {MAX_PROMPT_LEN: 1024, MIN_RESPONSE_LEN: 128}
-"""Tokens, where `--plugin-config` does not say: the pipeline's own."""
+"""The pipeline's default lengths in tokens, for settings missing from `--plugin-config`."""
 
 _CLOSE_TIMEOUT: Final = 5.0
 
 
 class StaticLengths(NamedTuple):
-    """The lengths that the model is compiled for, in tokens."""
+    """The lengths in tokens that the model is compiled for."""
 
     prompt: int
     answer: int
 
     @classmethod
     def of(cls, config: EngineConfig) -> StaticLengths:
-        """Returns the lengths that the operator has set, or the defaults. Raises ConfigurationError
-        if one is not a number of tokens."""
+        """Returns the lengths from `--plugin-config`, or the defaults. Raises ConfigurationError if
+        a length is not a positive integer."""
         lengths = {name: config.plugin_config.get(name, least) for name, least in _DEFAULTS.items()}
         for name, value in lengths.items():
             if not is_integer(value) or int(str(value)) < 1:
@@ -50,14 +50,14 @@ class StaticLengths(NamedTuple):
 
 
 class _Ended(NamedTuple):
-    """The end of a generation; None = no error."""
+    """Signals the end of a generation, with its error; None = no error."""
 
     error: Exception | None
 
 
 class OneRequestPipeline:
     """An `LLMPipeline` with the methods of `ContinuousBatchingPipeline` that the worker uses.
-    `pipeline` generates on a thread of its own, while `step` waits for its tokens."""
+    `pipeline` generates on a separate thread, and `step` waits for its tokens."""
 
     def __init__(self, pipeline: genai.LLMPipeline, lengths: StaticLengths) -> None:
         self._pipeline = pipeline
@@ -68,13 +68,14 @@ class OneRequestPipeline:
         return self._pipeline.get_tokenizer()
 
     def get_metrics(self) -> Any:
-        """Returns the used share of the KV cache in percent: 0, or 100 while a request runs."""
+        """Returns an object with the used share of the KV cache in percent: 100 while a request
+        runs, otherwise 0."""
         return SimpleNamespace(cache_usage=100.0 if self._handle is not None else 0.0)
 
     def add_request(
         self, request_id: int, prompt: ov.Tensor | str, config: genai.GenerationConfig
     ) -> OneRequestHandle:
-        """Starts to generate. Raises ValueError if the prompt is too long for the compiled model.
+        """Starts a generation. Raises ValueError if the prompt is too long for the compiled model.
 
         Args:
             prompt: int64 [1, tokens], or a text.
@@ -84,8 +85,8 @@ class OneRequestPipeline:
         num_tokens = prompt.shape[-1]
         if num_tokens > self._lengths.prompt:
             raise ValueError(
-                f"the prompt has {num_tokens} tokens, and the NPU takes {self._lengths.prompt}: "
-                f"see {MAX_PROMPT_LEN}"
+                f"the prompt has {num_tokens} tokens, but the model is compiled for at most "
+                f"{self._lengths.prompt}: raise {MAX_PROMPT_LEN} in --plugin-config"
             )
         assert self._handle is None, "the worker adds one request at a time"
         self._handle = OneRequestHandle(self._pipeline, prompt, config)
@@ -95,14 +96,14 @@ class OneRequestPipeline:
         return self._handle is not None
 
     def step(self) -> None:
-        """Waits for the next tokens of the request, or its end. Raises Exception if the pipeline
-        has failed."""
+        """Waits for the next tokens or the end of the request. Raises Exception if the pipeline has
+        failed."""
         if self._handle is not None and not self._handle.advance():
             self._handle = None
 
 
 class OneRequestHandle:
-    """A running generation; has the methods of `GenerationHandle` that the worker uses."""
+    """A running generation, with the methods of `GenerationHandle` that the worker uses."""
 
     def __init__(
         self, pipeline: genai.LLMPipeline, prompt: ov.Tensor, config: genai.GenerationConfig
@@ -129,17 +130,17 @@ class OneRequestHandle:
         error = None
         try:
             pipeline.generate(prompt, config, _Streamer(self._take))
-        except Exception as caught:  # raised by the step that waits for it
+        except Exception as caught:  # raised in the step that waits for the end
             error = caught
         self._events.put(_Ended(error))
 
     def _take(self, token_ids: list[int]) -> bool:
-        """Takes new tokens, on the pipeline's thread. Returns whether to go on."""
+        """Receives new tokens on the pipeline's thread. Returns whether to continue."""
         self._events.put(token_ids)
         return not self._is_cancelled
 
     def advance(self) -> bool:
-        """Waits for the next tokens or the end. Returns whether the generation goes on."""
+        """Waits for the next tokens or the end. Returns whether the generation continues."""
         while not isinstance(event := self._events.get(), _Ended):
             if self._is_cancelled:
                 continue
@@ -165,7 +166,8 @@ class OneRequestHandle:
         return bool(self._unread) or (has_ended and not self._is_read)
 
     def read(self) -> dict[int, Any]:
-        """Returns the tokens since the last call, and why the text has ended, if it has."""
+        """Returns the tokens since the last call, and the finish reason if the generation has
+        ended."""
         token_ids, self._unread = self._unread, []
         self._is_read = self._status == genai.GenerationStatus.FINISHED
         part = SimpleNamespace(
@@ -180,7 +182,7 @@ class OneRequestHandle:
 
 
 class _Streamer(genai.StreamerBase):  # type: ignore[misc]
-    """Hands tokens on as they come."""
+    """Passes tokens to a callback when they are generated."""
 
     def __init__(self, take: Callable[[list[int]], bool]) -> None:
         super().__init__()

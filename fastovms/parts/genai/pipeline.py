@@ -1,4 +1,4 @@
-"""Builds the pipeline of OpenVINO GenAI and limits the requests that it runs."""
+"""Builds OpenVINO GenAI's pipeline, and limits the requests that it runs at once."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from fastovms.parts.genai.support import (
 
 
 class PromptReader:
-    """Converts prompts to the pipeline's inputs: token ids, or text with images. For the latter,
-    the pipeline tokenizes and adds special tokens itself. `tokenizer` is an
-    `openvino_genai.Tokenizer`."""
+    """Converts prompts to the pipeline's inputs: token ids, or text with images for models with
+    image support. For a text, the pipeline tokenizes and adds special tokens itself. `tokenizer` is
+    an `openvino_genai.Tokenizer`."""
 
     def __init__(self, tokenizer: Any, *, takes_images: bool) -> None:
         self._tokenizer = tokenizer
@@ -51,7 +51,7 @@ class PromptReader:
 
     def arguments(self, request: GenerationRequest) -> tuple[Any, ...]:
         """Returns the arguments of `add_request` between id and configuration. Raises InvalidField
-        if no text has the prompt's tokens."""
+        if the prompt has token ids that do not correspond to a text."""
         if not self._takes_images:
             return (ov.Tensor(np.array([request.prompt_token_ids], np.int64)),)
         if request.prompt is None:
@@ -104,8 +104,8 @@ class CacheCapacity:
 def load_pipeline(
     model_dir: Path, config: EngineConfig, *, available: int
 ) -> tuple[genai.ContinuousBatchingPipeline | OneRequestPipeline, CacheCapacity]:
-    """Loads a pipeline; takes seconds or minutes. Raises ConfigurationError if the pipeline cannot
-    run the model on the device.
+    """Loads a pipeline, which takes seconds or minutes. Raises ConfigurationError if the pipeline
+    cannot run the model on the device.
 
     Args:
         available: free memory in bytes, for a KV cache of automatic size.
@@ -181,10 +181,10 @@ def _load(
 
 def properties_of(config: EngineConfig, device: str, *, weights_size: int) -> dict[str, object]:
     """Returns OpenVINO's properties. The smallest models are computed in f32, as in the paged
-    backend. An f32 cache needs f32 inference, and f32 inference cannot use a bf16 cache.
+    backend. An f32 cache requires f32 inference, which in turn does not support a bf16 cache.
 
     Args:
-        weights_size: size in bytes of the part of the model that generates the text.
+        weights_size: the bytes of the model part that generates text.
     """
     given = {**_share_of(device), **config.plugin_config}
     is_exact = config.precision == "exact" or given.get(_KV_PRECISION) == "f32"
@@ -204,8 +204,8 @@ def _share_of(device: str) -> dict[str, object]:
 def _warm_up(
     pipeline: genai.ContinuousBatchingPipeline | OneRequestPipeline, assistance: DraftSource
 ) -> None:
-    """Generates one token, so that the first request is fast and a model that cannot run is
-    detected now."""
+    """Generates one token, so that the first request is fast, and an unsupported model is detected
+    at once."""
     config = genai.GenerationConfig()
     config.apply_chat_template = False
     config.max_new_tokens = 1
@@ -216,24 +216,25 @@ def _warm_up(
     handle = pipeline.add_request(0, "a", config)
     while pipeline.has_non_finished_requests():
         pipeline.step()
-    del handle  # without it, the pipeline would have dropped the request
+    del handle  # prevents that the pipeline drops the request
 
 
 def _num_blocks(pipeline: genai.ContinuousBatchingPipeline) -> int:
-    """Returns the number of blocks of the cache, derived from its usage while the warm-up holds one
-    block."""
+    """Returns the number of blocks of the KV cache, computed from its usage while the warm-up holds
+    one block."""
     return max(1, round(100 / float(pipeline.get_metrics().cache_usage)))
 
 
 _PIXELS_PER_TOKEN: Final = 28 * 28
-"""The number of pixels per token in Qwen's models, which see images in their own sizes."""
+"""The number of image pixels per token in Qwen's models, which process images in their original
+size."""
 
 _MIN_IMAGE_TOKENS: Final = 256
-"""The number of tokens that an image has in models that see all of them in one size."""
+"""The number of tokens per image in models that resize all images to one size."""
 
 
 class RequiredResources(NamedTuple):
-    """The resources that a request takes or that the pipeline has.
+    """The resources that a request needs, or that the pipeline has.
 
     Attributes:
         num_step_tokens: the tokens per step after the prompt, if limited.
@@ -254,20 +255,19 @@ class RequiredResources(NamedTuple):
 
 
 def longest_context(config: EngineConfig, capacity: CacheCapacity) -> int:
-    """Returns the number of tokens of one sequence that fit into the cache together with its draft
-    tokens."""
+    """Returns the number of tokens of the longest sequence that fits into the KV cache together
+    with its draft tokens."""
     num_drafts = MAX_DRAFT_TOKENS if DraftSource.of(config) else 0
     return max(1, capacity.num_tokens - num_drafts)
 
 
 class Admission:
-    """Decides which requests may start, given the running ones.
+    """Decides which waiting requests may start beside the running ones.
 
-    When prompts that have been read in part fill the KV cache, the pipeline gives up all of them.
-    So no more prompts are admitted than it can hold. With prompt lookup a step raises an error, and
-    the pipeline is lost, if the drafts of all sequences exceed the token budget, or if the KV cache
-    is full and a sequence is preempted. So no more requests are admitted then than can run to their
-    ends.
+    If partly computed prompts fill the KV cache, the pipeline drops all of them, so no more prompts
+    are admitted than the cache can hold. With prompt lookup, a step fails and the pipeline is lost
+    if the drafts of all sequences exceed the token budget, or if the KV cache is full and a
+    sequence is preempted. In that case no more requests are admitted than can run to their ends.
     """
 
     def __init__(self, config: EngineConfig, capacity: CacheCapacity, max_model_len: int) -> None:
@@ -280,7 +280,7 @@ class Admission:
 
     def need(self, request: GenerationRequest, num_seqs: int) -> RequiredResources:
         """Returns the resources that a request needs. `num_seqs` is the number of its beams;
-        samples run one by one."""
+        samples run one after another."""
         if not self._assistance.prompt_lookup:
             return RequiredResources(
                 num_seqs, num_blocks=self._num_blocks(self._num_prompt_tokens(request))
@@ -300,7 +300,7 @@ class Admission:
         return num_tokens // self._block_size + 1
 
     def _num_prompt_tokens(self, request: GenerationRequest) -> int:
-        """Returns the length of a prompt. The number of image tokens is estimated."""
+        """Returns the number of tokens of a prompt; image tokens are estimated."""
         num_tokens = len(request.prompt_token_ids)
         for image in request.prompt.images if request.prompt else ():
             height, width, _ = image.shape
@@ -308,8 +308,7 @@ class Admission:
         return min(num_tokens, self._max_model_len)
 
     def _num_tokens(self, request: GenerationRequest) -> int:
-        """Returns the maximum number of tokens of prompt and output. The number of image tokens is
-        not known yet."""
+        """Returns the maximum number of tokens of prompt and output; image tokens are estimated."""
         limit = request.params.max_tokens
         has_images = request.prompt is not None and request.prompt.images
         if limit is None or has_images:
@@ -318,14 +317,14 @@ class Admission:
 
 
 class PipelineCapacity:
-    """The pipeline's capacity for further requests. A request that runs alone always fits."""
+    """The pipeline's capacity for further requests. A request that would run alone always fits."""
 
     def __init__(self, limits: RequiredResources) -> None:
         self._limits = limits
         self._taken = RequiredResources(0)
 
     def has(self, need: RequiredResources) -> bool:
-        """Returns whether a request with this need may start."""
+        """Returns whether a request with these needs may start."""
         return not self._taken.num_seqs or self._taken.plus(need).fits(self._limits)
 
     def take(self, need: RequiredResources) -> None:

@@ -1,4 +1,4 @@
-"""The features that OpenVINO GenAI supports: request fields, grammars, drafts."""
+"""The features that OpenVINO GenAI supports: request fields, grammars and drafts."""
 
 from __future__ import annotations
 
@@ -24,41 +24,40 @@ logger = logging.getLogger(__name__)
 
 
 Format = dict[str, Any]
-"""A format of XGrammar's."""
+"""A format of XGrammar's structural tags."""
 
 MAX_REPEATS: Final = 8
 MAX_OPTIONAL: Final = 100
-"""The maximum number of arguments that may be left out before one that may not. Each of them may be
-the first, and what can follow it is written out again."""
+"""The maximum number of optional arguments before a required one. Any of them may be the first
+argument, and each case needs another copy of the rest of the format."""
 
 _NOTHING: Final[Format] = {"type": "regex", "pattern": "()"}
 _ANY: Final[Format] = {"type": "any_text"}
 
 
 class UnsupportedGrammarPart(ValueError):
-    """The grammar has a part that structural tags cannot express."""
+    """Raised if a grammar has a part that structural tags cannot express."""
 
 
 WriteJson = Callable[[Any, bool], Format]
-"""Makes the format of a value of a JSON schema, in which there may be a blank after a colon and a
-comma or not."""
+"""Returns the format of a JSON schema's values; the flag allows a space after colons and commas."""
 
 
 def rules_of_json(schema: Any, has_blanks: bool) -> Format:
-    """Returns the format of a value of a schema, with the same texts that llguidance allows. Raises
-    as `json_rules` does. XGrammar's own `json_schema` allows other texts."""
+    """Returns the format of a JSON schema's values, which accepts the same texts as llguidance;
+    XGrammar's own `json_schema` format does not. Raises as `json_rules` does."""
     return {"type": "grammar", "grammar": json_rules(schema, has_blanks=has_blanks)}
 
 
 def structural_tag(grammar: Grammar, *, write_json: WriteJson = rules_of_json) -> str:
-    """Returns the structural tag, as JSON. Raises UnsupportedGrammarPart if the grammar has a part
-    that structural tags cannot express; AttributeError, KeyError, TypeError, ValueError if the
-    grammar is malformed.
+    """Returns the structural tag of a grammar, as JSON. Raises UnsupportedGrammarPart if structural
+    tags cannot express a part of the grammar; AttributeError, KeyError, TypeError or ValueError if
+    the grammar is malformed.
 
-    Structural tags are the only form in which OpenVINO GenAI takes trees. They have no empty text,
-    no repetition, and no text that must differ from a regular expression. So repetitions are
-    written out and end after `MAX_REPEATS`. Text that must not be taken for markup is any text up
-    to the tag after it; other such text is refused.
+    Structural tags are the only format in which OpenVINO GenAI accepts nested grammars. They have
+    no empty text, no repetition, and no text that must not match a regular expression. So
+    repetitions are expanded up to `MAX_REPEATS`. Text that must not contain a tag becomes any text
+    up to that tag; other such text is rejected.
     """
     found = _format(grammar.tree or tree.Answer(), grammar, write_json)
     return json.dumps({"type": "structural_tag", "format": found})
@@ -105,8 +104,8 @@ _PARTS: Final = ("elements", "tags", "content")
 
 
 def _with_rules(value: Any, write_json: WriteJson) -> Any:
-    """Returns a client's format with its schemas replaced by rules. Schemas of arguments in
-    elements allow no additional properties."""
+    """Returns a client's format with its schemas replaced by rules. Schemas of tool arguments
+    written as XML elements allow no additional properties."""
     if isinstance(value, list):
         return [_with_rules(item, write_json) for item in value]
     if not isinstance(value, dict):
@@ -143,7 +142,7 @@ def _format(node: Node, grammar: Grammar, write_json: WriteJson) -> Format:
         case tree.Regex(pattern, (), ()):
             return _regex(pattern)
         case tree.Regex():
-            raise UnsupportedGrammarPart("text that is not to match a regular expression")
+            raise UnsupportedGrammarPart("text that must not match a regular expression")
         case tree.OtherText(begins, tags):
             return _text_without([*begins, *tags])
         case tree.TextBefore(tag, tree.Regex(pattern, (), _), gap):
@@ -151,7 +150,7 @@ def _format(node: Node, grammar: Grammar, write_json: WriteJson) -> Format:
             body = [_until(gap + tag)] if is_any else [_regex(pattern), _const(gap + tag)]
             return _joined(body)
         case tree.TextBefore():
-            raise UnsupportedGrammarPart("text that is to match several regular expressions")
+            raise UnsupportedGrammarPart("text that must match several regular expressions")
         case tree.Json(schema):
             return write_json(json.loads(schema), True)
         case tree.Answer():
@@ -180,7 +179,9 @@ def _format(node: Node, grammar: Grammar, write_json: WriteJson) -> Format:
 def _separated(items: Sequence[Format], is_required: Sequence[bool], separator: str) -> Format:
     num_optional = (*is_required, True).index(True)
     if num_optional > MAX_OPTIONAL:
-        raise UnsupportedGrammarPart(f"more than {MAX_OPTIONAL} arguments that may be left out")
+        raise UnsupportedGrammarPart(
+            f"more than {MAX_OPTIONAL} optional arguments before a required one"
+        )
     rests = [_joined([_const(separator), item]) for item in items]
     rests = [
         rest if is_needed else _either([rest, _NOTHING])
@@ -192,8 +193,8 @@ def _separated(items: Sequence[Format], is_required: Sequence[bool], separator: 
 
 
 def _either(formats: Sequence[Format]) -> Format:
-    """Returns a choice between the formats. If one may end in any text, text is allowed after the
-    others too."""
+    """Returns a choice between the formats. If one of them may end with free text, free text is
+    allowed after the others too."""
     elements = list(formats)
     if any(map(_is_open, elements)):
         elements = [item if _is_open(item) else _joined([item, _ANY]) for item in elements]
@@ -201,7 +202,7 @@ def _either(formats: Sequence[Format]) -> Format:
 
 
 def _is_open(format_: Format) -> bool:
-    """Whether a format is unbounded for XGrammar."""
+    """Returns whether XGrammar treats a format as unbounded."""
     if "elements" in format_:
         return _is_open(format_["elements"][-1])
     return bool(format_["type"] == "triggered_tags") or format_ == _ANY
@@ -216,7 +217,7 @@ def _joined(formats: Sequence[Format]) -> Format:
 
 
 def _repeated(item: Format) -> Format:
-    """Returns a format of nothing, or of the item up to `MAX_REPEATS` times."""
+    """Returns a format of zero to `MAX_REPEATS` items."""
     found = _NOTHING
     for _ in range(MAX_REPEATS):
         found = _either([_joined([item, found]), _NOTHING])
@@ -239,15 +240,15 @@ def _triggered(tag: str, content: Format, *, stop_after_first: bool) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class DraftSource:
-    """The source of draft tokens: none, earlier text, or a smaller model. It is fixed when the
-    pipeline is loaded, and applies to every request."""
+    """The source of draft tokens: none, earlier text, or a smaller model. The source is fixed when
+    the pipeline is loaded, and applies to every request."""
 
     prompt_lookup: bool = False
     draft_model: bool = False
 
     @classmethod
     def of(cls, config: EngineConfig) -> DraftSource:
-        """Returns the source of drafts that the operator's settings choose."""
+        """Returns the source of drafts in the operator's settings."""
         return cls(
             prompt_lookup=config.enable_prompt_lookup is True,
             draft_model=config.draft_model is not None,
@@ -258,19 +259,20 @@ class DraftSource:
 
 
 def num_assistant_tokens(params: SamplingParams) -> int:
-    """Returns how many tokens are guessed at a time."""
+    """Returns the number of tokens that are drafted at a time."""
     return params.num_assistant_tokens or DEFAULT_NUM_ASSISTANT_TOKENS
 
 
 def token_budget(config: EngineConfig) -> int:
-    """Returns the token budget of a step: at least enough for one sequence with its drafts."""
+    """Returns the maximum number of tokens of a step: at least enough for one sequence with its
+    draft tokens."""
     if DraftSource.of(config).prompt_lookup:
         return max(config.token_budget, MAX_DRAFT_TOKENS + 1)
     return config.token_budget
 
 
 def has_prefix_cache(config: EngineConfig) -> bool:
-    """Returns whether the pipeline has a prefix cache. With a draft model it has none, because a
+    """Returns whether the pipeline has a prefix cache. It has none with a draft model, because a
     cache hit of a sampled sequence would crash the pipeline."""
     return config.enable_prefix_caching and not DraftSource.of(config).draft_model
 
@@ -292,29 +294,31 @@ def check_supported(params: SamplingParams, assistance: DraftSource, max_num_seq
     width = params.beam_search.num_beams
     if width > max_num_seqs:
         raise RequestError(
-            f"beam search with {width} beams cannot run: at most {max_num_seqs} sequences "
-            "run at the same time",
+            f"a search with {width} beams cannot run: --max-num-seqs allows "
+            f"{max_num_seqs} sequences at once",
             param=params.beam_search.param,
         )
 
 
 def check_grammar(grammar: Grammar) -> None:
-    """Raises InvalidField for grammars of a kind that the pipeline does not support. Errors within
-    a grammar are found when it is compiled."""
+    """Raises InvalidField for kinds of grammars that the pipeline does not support. Errors in the
+    grammar itself are found when it is compiled."""
     if grammar.tree is None:
         return
     try:
-        # The trial of a schema finds its unsupported parts, too.
+        # For a schema, the trial finds unsupported parts.
         structural_tag(grammar, write_json=lambda *_: {"type": "json_schema"})
     except UnsupportedGrammarPart as error:
-        raise InvalidField.about(grammar.param, f"{NOT_SUPPORTED}: it needs {error}") from error
+        raise InvalidField.about(
+            grammar.param, f"{NOT_SUPPORTED}: the grammar needs {error}"
+        ) from error
     except (AttributeError, KeyError, TypeError, ValueError):
         logger.debug("genai: the grammar of %s is malformed", grammar.param)
 
 
 def check_salt(cache_salt: str | None, *, enable_prefix_caching: bool) -> None:
-    """Raises InvalidField for a `cache_salt` if the prefix cache is on, because the pipeline cannot
-    separate cached prompts by salt."""
+    """Raises InvalidField for a `cache_salt` if the prefix cache is on, because the pipeline does
+    not separate cached prompts by salt."""
     if cache_salt is not None and enable_prefix_caching:
         raise InvalidField.about("cache_salt", f"{NOT_SUPPORTED}, with its prefix cache on")
 
@@ -326,9 +330,9 @@ class Limit(NamedTuple):
     """Values of a field that the pipeline does not support, or would silently ignore.
 
     Attributes:
-        param: the client's name of the field.
+        param: the field's name in requests.
         is_wanted: returns whether a request has such a value.
-        words: the end of the error after the field's name, such as " above 1".
+        words: the end of the error message after the field's name, such as " above 1".
     """
 
     param: str
@@ -382,7 +386,7 @@ _LIMITS: Final = (
 
 
 def check_fields(params: SamplingParams) -> None:
-    """Raises FieldFault for a value of a single field that the pipeline does not support."""
+    """Raises FieldFault for a field's value that the pipeline does not support."""
     for limit in _LIMITS:
         if limit.is_wanted(params):
             raise FieldFault(limit.param, f"{limit.words} {NOT_SUPPORTED}")

@@ -56,10 +56,10 @@ logger = logging.getLogger(__name__)
 
 
 TOO_LONG: Final = "'max_length' must be greater"
-"""The pipeline's message about a prompt that is as long as the context."""
+"""The pipeline's message for a prompt that is at least as long as the context."""
 
 _CLIENTS_FAULTS: Final = (RuntimeError, IndexError, ValueError)
-"""The exceptions with which the pipeline refuses invalid requests."""
+"""The exception types with which the pipeline rejects invalid requests."""
 
 _FINISH_REASONS: Final = {
     genai.GenerationFinishReason.STOP: FinishReason.STOP,
@@ -76,7 +76,7 @@ def output_of(
     *,
     num_generated_tokens: int,
 ) -> GenerationOutput:
-    """Returns the output of a generation of the pipeline, without the token that ended it."""
+    """Returns the output of one of the pipeline's generations, without the token that ended it."""
     output = GenerationOutput(
         index, token_ids, _FINISH_REASONS.get(finish_reason), num_generated_tokens
     )
@@ -97,7 +97,7 @@ def output_of(
 
 
 def _token_logprobs(token_id: int, logprob: float, num_top: int) -> TokenLogprobs:
-    """Returns log probabilities of the generated token only; the pipeline reports no others."""
+    """Returns the log probability of the generated token; the pipeline reports no other tokens."""
     return TokenLogprobs(
         token_id,
         logprob,
@@ -113,7 +113,7 @@ def failed(index: int, error: str, refusal: Refusal | None = None) -> Generation
 
 
 def refusal_of(error: Exception, prompt: TextPrompt | None, model: ModelInfo) -> Refusal | None:
-    """Returns the refusal for an error that the request has caused; None = the request is not the
+    """Returns the client's error if the request caused the exception; None = the request is not the
     cause."""
     name = None if prompt is None else prompt.name
     if isinstance(error, RequestError):
@@ -135,7 +135,7 @@ def refusal_of(error: Exception, prompt: TextPrompt | None, model: ModelInfo) ->
 
 
 _LARGE: Final = 256 * 1024
-"""The pixels of one request's images from which on the memory for encoding them is given back."""
+"""Image pixels per request above which the encoder's memory is released afterwards."""
 
 _TINY_SIDE: Final = 56
 
@@ -145,12 +145,12 @@ class _QueuedRequest:
     """A queued request and the state of its samples.
 
     Attributes:
-        rank: its place in the queue.
-        has_images: whether its prompt has images; they are dropped when `num_queued` is 0.
-        num_queued: the number of its samples in the queue.
-        was_admitted: whether a sample of it has left the queue.
-        is_counted: whether the tokens of its images are known.
-        silenced: aborted samples.
+        rank: the request's position in the queue.
+        has_images: whether the prompt has images; they are dropped when `num_queued` is 0.
+        num_queued: the number of samples in the queue.
+        was_admitted: whether a sample has left the queue.
+        is_counted: whether the number of image tokens is known.
+        silenced: the indices of aborted samples.
     """
 
     request: GenerationRequest
@@ -163,7 +163,7 @@ class _QueuedRequest:
     silenced: set[int] = field(default_factory=set)
 
     def leave_queue(self) -> None:
-        """Counts a sample that has left the queue. The images are dropped with the last one."""
+        """Counts a sample that leaves the queue. The images are dropped with the last one."""
         self.num_queued -= 1
         prompt = self.request.prompt
         if prompt is not None and self.has_images and not self.num_queued:
@@ -172,7 +172,7 @@ class _QueuedRequest:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """The unit that the pipeline runs as one request: a sample, or all beams of a search.
+    """What the pipeline runs as one request: a sample, or all beams of a search.
 
     Attributes:
         need: the pipeline resources that it needs.
@@ -198,8 +198,9 @@ _rank = attrgetter("job.rank")
 
 
 class PipelineEngine:
-    """A `SteppedEngine`. Requests wait here, because the pipeline would accept all at once and
-    encode their images. `admitted` are the requests that left the queue for the last step."""
+    """Implements `SteppedEngine` with the pipeline. Requests wait here, because the pipeline would
+    accept all of them at once and encode their images. `admitted` are the requests that left the
+    queue in the last step."""
 
     def __init__(
         self,
@@ -213,12 +214,12 @@ class PipelineEngine:
         free_memory: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """
-        Args:
-            new_seed: seeds the unseeded requests.
-            on_images: called before a request's images are encoded, which may take long.
-            free_memory: returns freed memory to the operating system; called after images are
-                encoded.
+        """Args:
+        new_seed: returns a seed for requests without one.
+        on_images: called with the number of images before a request's images are encoded, which
+            may take long.
+        free_memory: returns freed memory to the operating system; called after images are
+            encoded.
         """
         self.admitted: list[str] = []
         self._pipeline = pipeline
@@ -258,8 +259,8 @@ class PipelineEngine:
             insort(self._waiting, run, key=_rank)
 
     def abort(self, request_id: str, index: int | None = None) -> None:
-        """Ends a request, or one of its samples, without an output. Unknown ids are ignored. A beam
-        search continues until all its samples are aborted."""
+        """Ends a request, or the sample at `index`, without an output. Unknown ids are ignored. A
+        beam search continues until all its samples are aborted."""
         for run in [*self._waiting, *self._running]:
             request = run.job.request
             if request.request_id == request_id:
@@ -272,8 +273,8 @@ class PipelineEngine:
             self._cancelled.append(run)
 
     def step(self) -> list[EngineOutput]:
-        """Runs one step of the pipeline. After an exception the pipeline must not be used any
-        more."""
+        """Runs one step of the pipeline and returns the outputs. The pipeline is unusable after an
+        exception."""
         outputs = self._admit()
         if self._running or self._cancelled:
             self._pipeline.step()
@@ -310,9 +311,9 @@ class PipelineEngine:
             yield _Run(job, range(index, index + 1), need)
 
     def _admit(self) -> list[EngineOutput]:
-        """Passes as many requests to the pipeline as may run, but at most one with images, because
-        no step runs while images are encoded. Before the next images are encoded, running sequences
-        get at least as much time for their steps."""
+        """Passes requests to the pipeline while they fit, but at most one with images, because no
+        step runs while images are encoded. Between the images of two requests, running sequences
+        get at least as much time for steps as the encoding took."""
         self.admitted = []
         outputs: list[EngineOutput] = []
         # A cancelled request keeps its place in the pipeline until the next step has ended.
@@ -343,7 +344,7 @@ class PipelineEngine:
         return outputs
 
     def _shrink_encoder(self) -> None:
-        """Encodes a tiny image, to release memory: OpenVINO keeps the memory of the last computed
+        """Encodes a tiny image, to release memory: OpenVINO keeps the buffers of the last tensor
         shapes, which may be gigabytes."""
         self._is_encoder_large = False
         config = generation_config(
@@ -416,8 +417,8 @@ class PipelineEngine:
         self._running.append(run)
 
     def _not_started(self, run: _Run, error: Exception) -> list[EngineOutput]:
-        """Returns the outputs of a request that the pipeline has refused. The pipeline checks a
-        request before it computes anything."""
+        """Returns the outputs of a request that the pipeline has rejected; it checks requests
+        before it computes anything."""
         request = run.job.request
         refusal = refusal_of(error, request.prompt, self._model)
         if refusal is None:
@@ -452,7 +453,7 @@ class PipelineEngine:
     def _sample(
         self, run: _Run, handle: genai.GenerationHandle, status: Any
     ) -> Iterator[GenerationOutput]:
-        """Yields the tokens since the last step as one output, if there are any."""
+        """Yields the tokens since the last step as one output, or nothing if there are none."""
         token_ids: list[int] = []
         logprobs: list[float] = []
         is_finished = status == genai.GenerationStatus.FINISHED
@@ -477,8 +478,7 @@ class PipelineEngine:
             )
 
     def _beams(self, run: _Run, found: dict[int, Any]) -> list[GenerationOutput]:
-        """Returns the outputs of a search, the `n` best texts, best first. For a greedy or sampled
-        text the pipeline does not report whether its logits were numbers."""
+        """Returns the `n` best texts of a beam search, best first."""
         if any(math.isnan(beam.score) for beam in found.values()):
             return [failed(index, str(BrokenLogits())) for index in run.indices]
         best = sorted(found.values(), key=attrgetter("score"), reverse=True)
@@ -515,7 +515,7 @@ class PipelineEngine:
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Answers `LoadPipeline` with `PipelineLoaded` or `WorkerFailed`; then takes commands, and
+    """Answers a `LoadPipeline` with `PipelineLoaded` or `WorkerFailed`; then receives commands and
     sends `StepReport`s, until `Close` or the end of the connection."""
     load: LoadPipeline = receive(connection)
     handler = log_handler(logging.StreamHandler(), load.log_format)

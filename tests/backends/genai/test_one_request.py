@@ -109,7 +109,7 @@ def test_a_prompt_that_is_too_long_is_refused() -> None:
     assert found["b"][:2] == ([11], FinishReason.STOP)
     tokens, reason, refusal = found["a"]
     assert (tokens, reason) == ([], FinishReason.ERROR)
-    assert "the prompt has 5 tokens, and the NPU takes 4" in refusal.message
+    assert "the prompt has 5 tokens, but the model is compiled for at most 4" in refusal.message
 
 
 def test_failure_of_the_npu_pipeline_ends_the_engine() -> None:

@@ -206,11 +206,11 @@ def test_unbounded_repetitions_nest_up_to_the_maximum(tree, num_first):
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        (ANY_TEXT.excluding("b"), "text that is not to match a regular expression"),
-        (Regex("a", also=("b",)), "text that is not to match a regular expression"),
+        (ANY_TEXT.excluding("b"), "text that must not match a regular expression"),
+        (Regex("a", also=("b",)), "text that must not match a regular expression"),
         (
             TextBefore("<t>", Regex("a", also=("b",))),
-            "text that is to match several regular expressions",
+            "text that must match several regular expressions",
         ),
         (Separated(((Literal("a"), False),) * 20_000, ","), "more than 100 arguments that may be"),
     ],
@@ -348,7 +348,7 @@ def test_supported_fields_are_accepted(fields):
 
 def test_beams_must_fit_and_do_without_drafts():
     params = SamplingParams(beam_search=BeamSearch(9))
-    with pytest.raises(RequestError, match="9 beams cannot run: at most 8"):
+    with pytest.raises(RequestError, match="9 beams cannot run: --max-num-seqs allows 8"):
         check_supported(params, NONE, 8)
     for assistance in (LOOKUP, DRAFT):
         with pytest.raises(InvalidField, match="beam search with drafts"):

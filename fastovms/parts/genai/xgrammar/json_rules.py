@@ -1,4 +1,4 @@
-"""JSON schemas as rules for XGrammar."""
+"""Converts JSON schemas to rules for XGrammar."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _FRACTION = '("." [0-9]+)?'
 
 
 def integers(low: float | None, high: float | None) -> str | None:
-    """Returns a regular expression of the integers from `low` to `high`, None = no bound. Returns
-    None if there are no such integers."""
+    """Returns a regular expression for the integers from `low` to `high` (None = no bound); None =
+    there are no such integers."""
     least = None if low is None else math.ceil(low)
     most = None if high is None else math.floor(high)
     if least is None and most is None:
@@ -48,9 +48,10 @@ def integers(low: float | None, high: float | None) -> str | None:
 def numbers(
     low: float | None, high: float | None, *, has_low: bool = True, has_high: bool = True
 ) -> str | None:
-    """Returns a regular expression of the numbers from `low` to `high`. `has_low` and `has_high`
-    say whether the bounds are included. As for llguidance, the regular expressions have no
-    exponent, and no zeros at the end of a fraction that equals a bound."""
+    """Returns a regular expression for the numbers from `low` to `high` (None = no bound); None =
+    there are no such numbers. `has_low` and `has_high` are whether the bounds are included. As in
+    llguidance, numbers have no exponent, and no trailing zeros in a fraction that equals a
+    bound."""
     if low is None and high is None:
         return '"-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [-+]? [0-9]+)?'
     if low is not None and high is not None:
@@ -83,7 +84,8 @@ def _text(number: float) -> str:
 
 
 def _whole(low: int, high: int | None) -> str:
-    """Returns a regular expression of the integers from `low`, which is not negative, to `high`."""
+    """Returns a regular expression for the integers from `low`, which is not negative, to
+    `high`."""
     if high is None:
         length = len(str(low))
         more = f"[1-9] [0-9]{{{length},}}"
@@ -97,8 +99,8 @@ def _whole(low: int, high: int | None) -> str:
 
 
 def _digits(low: str, high: str) -> str:
-    """Returns a regular expression of the digit strings from `low` to `high`, which have the same
-    length."""
+    """Returns a regular expression for the digit strings from `low` to `high`, which have equal
+    lengths."""
     if low == high:
         return f'"{low}"' if low else '""'
     if low[0] == high[0]:
@@ -118,7 +120,7 @@ def _digits(low: str, high: str) -> str:
 
 
 def _positive(low: float, high: float | None, has_low: bool, has_high: bool) -> str:
-    """Returns a regular expression of the numbers between two that are not negative."""
+    """Returns a regular expression for the numbers between two bounds that are not negative."""
     whole, _, fraction = _text(low).partition(".")
     if high is None:
         more = _whole(int(whole) + 1, None)
@@ -140,8 +142,8 @@ def _positive(low: float, high: float | None, has_low: bool, has_high: bool) -> 
 
 
 def _from(fraction: str, has_it: bool) -> str:
-    """Returns a regular expression of a decimal point and digits, or nothing, with at least the
-    value of `fraction` (more than it if not `has_it`)."""
+    """Returns a regular expression for an optional fraction (a decimal point and digits) of at
+    least, or without `has_it` more than, the value of `fraction`."""
     if fraction:
         return f'"." ({_at_least(fraction, has_it)})'
     return _FRACTION if has_it else f'"." ({_at_least("", False)})'
@@ -183,35 +185,38 @@ def _between(low: str, high: str, has_low: bool, has_high: bool) -> str:
 
 
 AddRule = Callable[[str, Callable[[], str]], str]
-"""Adds a rule of a name, if there is none yet, with the regular expression that the function
-returns; returns the name."""
+"""Adds a rule, if its name is new, with the regular expression that the function returns. Returns
+the name."""
 
 _NUM_KNOWN: Final = 16
-"""The number of characters that may follow and have rules of their own. More of them lengthen the
-compilation, fewer leave more tokens to be checked."""
+"""The number of characters near a string's end that have rules of their own. More rules take longer
+to compile; fewer leave more tokens to be checked in each step."""
 
 _QUOTE: Final = r'"\""'
 
 
 def text_of_length(add_rule: AddRule, least: int, most: int | None, endless: str) -> str:
-    """Returns a regular expression of a string's characters and the quote that ends it.
+    """Returns a regular expression for the characters and the closing quote of a string with a
+    limited length.
 
-    XGrammar (0.1.31, `cpp/grammar_compiler.cc`) makes a mask for each position within a rule, and
-    examines at each step all tokens that extend beyond the rule's end. A rule of one character that
-    others repeat makes that nearly the whole vocabulary. So the last possible characters of a
-    string are rules that lead to its end, each with a mask of its own. The many characters before
-    them are one rule, which declares what follows it. XGrammar relies on that declaration where the
-    rule is used at one place only, within a sequence, and is not its last element.
+    XGrammar (0.1.31, `cpp/grammar_compiler.cc`) computes a token mask for each position within a
+    rule, and in each step examines all tokens that extend beyond the rule's end. For a repeated
+    one-character rule that is nearly the whole vocabulary. So each of the last possible characters
+    of a string is a rule of its own, with its own mask, that leads to the string's end. The many
+    characters before are one rule that declares what follows. XGrammar relies on this declaration
+    if the rule is used in one place only, within a sequence, and not as its last element.
 
     Args:
-        least: the fewest characters.
-        most: the most, at least `least`; None = any number.
-        endless: a regular expression of any number of characters and the quote.
+        least: the minimum number of characters.
+        most: the maximum number, at least `least`; None = unlimited.
+        endless: a regular expression for any number of characters and the closing quote.
     """
     return _Lengths(add_rule).between(least, most, endless)
 
 
 class _Lengths:
+    """Adds the rules that `text_of_length` needs."""
+
     def __init__(self, add_rule: AddRule) -> None:
         self._add_rule = add_rule
 
@@ -224,7 +229,8 @@ class _Lengths:
         return f"{self._exactly(num_needed)} {self._at_most(num_far - num_needed, end)}"
 
     def _last(self, least: int, most: int) -> str:
-        """Returns a rule of the last characters and the quote."""
+        """Returns a rule for `least` to `most` characters, at the string's end, and the closing
+        quote."""
 
         def expression() -> str:
             if most == 0:
@@ -235,7 +241,8 @@ class _Lengths:
         return self._add_rule(f"last_{least}_{most}", expression)
 
     def _following(self, number: int) -> str:
-        """Returns a rule of `number` characters, or of fewer characters and the closing quote."""
+        """Returns a rule for exactly `number` characters, or fewer characters and the closing
+        quote."""
 
         def expression() -> str:
             rest = f" {self._following(number - 1)}" if number > 1 else ""
@@ -245,12 +252,12 @@ class _Lengths:
         return self._add_rule(f"following_{number}", expression)
 
     def _nothing(self) -> str:
-        """Returns a rule of the empty text. At the beginning of a sequence XGrammar may inline a
-        rule and lose its precomputed tokens; this rule prevents that."""
+        """Returns a rule for the empty text. XGrammar may inline a rule at the beginning of a
+        sequence and then lose its precomputed tokens; a preceding empty rule prevents that."""
         return self._add_rule("nothing", lambda: '""')
 
     def _power(self, exponent: int) -> str:
-        """Returns a rule of 2**exponent characters after which _NUM_KNOWN more may follow."""
+        """Returns a rule for 2**exponent characters after which _NUM_KNOWN more may follow."""
 
         def expression() -> str:
             if exponent:
@@ -264,7 +271,7 @@ class _Lengths:
         return self._add_rule(f"power_{exponent}", expression)
 
     def _below_power(self, exponent: int) -> str:
-        """Returns a rule of fewer than 2**exponent characters and the quote."""
+        """Returns a rule for fewer than 2**exponent characters and the closing quote."""
 
         def expression() -> str:
             if not exponent:
@@ -275,11 +282,11 @@ class _Lengths:
         return self._add_rule(f"below_power_{exponent}", expression)
 
     def _exactly(self, number: int) -> str:
-        """Returns a regular expression of exactly `number` characters."""
+        """Returns a regular expression for exactly `number` characters."""
         return " ".join(map(self._power, _exponents(number))) or '""'
 
     def _at_most(self, number: int, end: str) -> str:
-        """Returns a rule of `number` characters followed by `end`, or of fewer characters and the
+        """Returns a rule for `number` characters followed by `end`, or for fewer characters and the
         closing quote."""
         if not number:
             return end
@@ -292,7 +299,7 @@ class _Lengths:
 
 
 def _exponents(number: int) -> list[int]:
-    """Returns the powers of two that a number is the sum of, descending."""
+    """Returns the exponents of the powers of two that sum to a number, in descending order."""
     return [bit for bit in range(number.bit_length() - 1, -1, -1) if number >> bit & 1]
 
 
@@ -308,13 +315,15 @@ _CONSTRAINTS: Final = {
 
 
 class _Nothing(Exception):
-    """No text satisfies a schema."""
+    """Raised if no value satisfies a schema."""
 
 
 def json_rules(schema: object, *, has_blanks: bool = False) -> str:
-    """Returns the EBNF rules of a schema; the first one is `root`. XGrammar's own reader of JSON
-    schemas allows unbounded white space, integers up to 129 for a maximum of 120, a quote within
-    the text of a pattern, declared names a second time, and ignores several keywords.
+    """Returns the EBNF rules of a schema, the first of which is `root`.
+
+    XGrammar's own schema conversion is not used: it allows unbounded white space, integers up to
+    129 for a maximum of 120, a quote within the text of a pattern and repeated property names, and
+    ignores several keywords.
 
     Args:
         schema: the client's schema.
@@ -339,7 +348,7 @@ class _SchemaRuleBuilder:
         self._definitions: dict[str, str] = {}
 
     def source(self) -> str:
-        """Returns all rules."""
+        """Returns the text of all rules."""
         try:
             lines = [f"root ::= {self._value(self._root)}"]
         except _Nothing:
@@ -367,7 +376,7 @@ class _SchemaRuleBuilder:
         return self._rule(f"r{len(self._rules)}", expression)
 
     def _value(self, schema: object) -> str:
-        """Returns a regular expression of a value. Raises _Nothing."""
+        """Returns a regular expression for the values of a schema. Raises _Nothing."""
         if schema is False:
             raise _Nothing
         if not isinstance(schema, Mapping):
@@ -565,7 +574,7 @@ class _SchemaRuleBuilder:
     def _counted(
         self, items: Sequence[tuple[str, bool]], others: str, least: int, most: int | None
     ) -> str:
-        """Returns a regular expression of an object with `least` to `most` members. All declared
+        """Returns a regular expression for an object with `least` to `most` members. All declared
         members are required."""
         if not all(is_needed for _, is_needed in items):
             raise UnsupportedSchema(
@@ -586,8 +595,8 @@ class _SchemaRuleBuilder:
         return self._new_rule(f'"{{" ({others}{rests}){"" if fewest else "?"} "}}"')
 
     def _others(self, schema: Schema, properties: dict[str, Any]) -> str:
-        """Returns a rule of an undeclared member; "" if none is allowed. Required properties must
-        be declared."""
+        """Returns a rule for an undeclared member; "" = no such member is allowed. Required
+        properties must be declared."""
         additional = schema.get("additionalProperties", True)
         patterns = schema.get("patternProperties", {})
         if not patterns and additional is not False and not properties:
@@ -630,7 +639,7 @@ def _kind_of(value: object, kinds: Sequence[str]) -> str:
 def _bound(
     schema: Schema, inclusive: str, exclusive: str, tighter: Any
 ) -> tuple[float | None, bool]:
-    """Returns the tighter of two bounds, and whether it is inclusive."""
+    """Returns the tighter of two bounds (None = no bound), and whether it is inclusive."""
     own, open_ = schema.get(inclusive), schema.get(exclusive)
     if isinstance(open_, bool):
         return own, not open_

@@ -1,5 +1,5 @@
-"""Converts contents of JSON strings, any text or a regular expression, to XGrammar's EBNF, with
-characters escaped as in JSON.
+"""Converts the contents of JSON strings, free text or the matches of a regular expression, to
+XGrammar's EBNF, with characters escaped as in JSON.
 
 XGrammar's own conversion applies a pattern to the escaped text, so that a dot matches the closing
 quote.
@@ -24,50 +24,51 @@ _PLAIN: Final = (
     r"[\u0800-\ud7ff\ue000-\uffff]",
     r"[\U00010000-\U0010ffff]",
 )
-"""The characters that JSON writes unchanged. From `[^"]`, and from a class that mixes characters of
-three bytes with others, XGrammar makes a class that also matches broken characters."""
+"""The characters that JSON writes unescaped. They are separate classes, because XGrammar converts
+`[^"]`, and classes that mix three-byte characters with others, to classes that also match invalid
+UTF-8."""
 
 CHARACTERS: Final = (*_PLAIN, r'"\\" ["\\bfnrt]', r'"\\u00" [01] [0-9a-fA-F]', r'"\\u007" [fF]')
-"""Any one character of a string: as it is, or as JSON spells it otherwise. None of them has a
-group, of which XGrammar would make a rule."""
+"""Expressions for any one character of a string, unescaped or escaped. They have no groups, of
+which XGrammar would make separate rules."""
 
 NAME_CHARACTERS: Final = (
     *_PLAIN,
     r'"\\" ["\\/bfnrt]',
     r'"\\u" [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F]',
 )
-"""Any one character of a name that no schema declares."""
+"""Expressions for any one character of an undeclared property name."""
 
 CHARACTER: Final = " | ".join(CHARACTERS)
 
 
 def rest_of_string(rule: str, characters: Iterable[str]) -> str:
-    """Returns a regular expression of any text of these characters and the closing quote, for the
-    rule of this name. The rule is recursive, because XGrammar precomputes the allowed tokens of
+    """Returns a regular expression for any text of these characters and the closing quote, to be
+    the body of `rule`. It is recursive, because XGrammar precomputes the allowed tokens of
     recursive rules but not of repetitions."""
     return " | ".join((r'"\""', *(f"{one} {rule}" for one in characters)))
 
 
 _NOT_SHARED: Final = re.compile(r"\[\[|&&|--|~~|\|\||\(\?[^:P]|\(\?P[^<]")
-"""Syntax that Python's parser of regular expressions reads differently than llguidance's, or
-refuses."""
+"""Syntax that Python's regular expression parser rejects, or interprets differently than
+llguidance."""
 
 
 class UnsupportedSchema(ValueError):
-    """The schema has an unsupported keyword."""
+    """Raised if a schema has an unsupported keyword."""
 
 
 def quoted(text: str) -> str:
-    """Returns a text as a literal of EBNF."""
+    """Returns a text as an EBNF literal."""
     return f'"{"".join(map(_escaped, text))}"'
 
 
 def matching(pattern: str, character: str, *, whole: bool = False) -> str:
-    """Returns a regular expression of the texts that a pattern matches. Raises UnsupportedSchema if
-    the pattern has a part that cannot be written as a regular expression.
+    """Returns a regular expression for the texts that a pattern matches. Raises UnsupportedSchema
+    if a part of the pattern is not supported.
 
     Args:
-        character: the name of the rule of any single character.
+        character: the name of the rule for any single character.
         whole: whether the pattern must match the whole text.
     """
     if _NOT_SHARED.search(pattern) is not None:
@@ -89,14 +90,14 @@ def matching(pattern: str, character: str, *, whole: bool = False) -> str:
 _THIS: Final = "something in a pattern is not supported"
 
 MAX_COUNTED: Final = 128
-"""The maximum number of characters that the counts in a client's pattern may add up to. XGrammar
-makes a rule of each. With a vocabulary of 120,000 tokens `.{1,64}` takes 4 s to compile, which
-delays all clients."""
+"""The maximum number of characters that the repetition counts in a client's pattern may sum to.
+XGrammar makes a rule for each. With a vocabulary of 120,000 tokens, `.{1,64}` takes 4 s to compile,
+which delays all clients."""
 
 
 def _num_counted(items: Iterable[Any], *, outside: bool = True) -> int:
-    """Returns the number of characters to which the counts of a pattern's items add up when they
-    are written out. `outside` says whether no count surrounds the items."""
+    """Returns the number of characters of a pattern's repetitions when they are expanded. `outside`
+    is whether the items are outside of any repetition."""
     total = 0
     for item, value in items:
         match str(item):
@@ -114,7 +115,7 @@ def _num_counted(items: Iterable[Any], *, outside: bool = True) -> int:
 
 
 def _found(items: Sequence[Any], before: str, after: str) -> str:
-    """Returns a regular expression of a pattern, with any text before and after it, except at
+    """Returns a regular expression for a pattern with any text before and after it, except at
     anchors."""
     items = list(items)
     while items and _is_anchor(items[0], "AT_BEGINNING"):
@@ -165,7 +166,7 @@ def _item(name: str, value: Any) -> str:
 
 
 def _one_of(ranges: Ranges) -> str:
-    """Returns a regular expression of a single character in `ranges`, escaped as in JSON."""
+    """Returns a regular expression for a single character in `ranges`, escaped as in JSON."""
     special = [*_CONTROLS, *_QUOTED]
     barred = merged([(code, code) for code in special])
     plain = common(ranges, without(barred))

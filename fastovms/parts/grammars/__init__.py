@@ -1,1 +1,1 @@
-"""Tries grammars in a process that may crash without harm."""
+"""Tries clients' grammars in a separate process, whose crash does no harm."""

@@ -1,7 +1,7 @@
 """The process that tries grammars.
 
-It loads a compiler and forks a worker, which tries one grammar after another. A client's data reach
-native code only in a worker. When one dies, another is forked within milliseconds.
+The process loads a compiler and forks a worker, which tries one grammar after another. A client's
+data reach native code only in a worker. If a worker dies, another is forked within milliseconds.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from fastovms.params import Grammar, GrammarKind
 from fastovms.parts.grammars.trials import TOO_MUCH, SmallVocabulary, Verdict, verdict_on_death
 
 _MAX_MEMORY: Final = 512 * 2**20
-"""Bytes of address space that the process may have beyond what it has when it is ready."""
+"""The maximum bytes of address space that a worker may use in addition to those at its start."""
 
 _MAX_HELD: Final = 48 * 2**20
-"""The maximum number of bytes that a compiled grammar may hold."""
+"""The maximum bytes of a compiled grammar."""
 
 _MAX_GROWTH: Final = 64 * 2**20
-"""The bytes that a worker may have grown by before another takes its place."""
+"""The number of bytes of growth after which a worker is replaced."""
 
 _DONE: Final = 0
 _RENEW: Final = 3
-"""The exit status of a worker that is to be replaced."""
+"""The exit status of a worker that asks to be replaced."""
 
 
 class _MallocInfo(ctypes.Structure):
@@ -52,7 +52,7 @@ class _MallocInfo(ctypes.Structure):
 
 
 class _Heap:
-    """A callable that returns the bytes allocated by the thread's heap."""
+    """Measures the C heap of the process."""
 
     def __init__(self) -> None:
         self._ask = getattr(ctypes.CDLL(None), "mallinfo2", None)  # glibc has it, since 2.33
@@ -61,6 +61,7 @@ class _Heap:
 
     @property
     def num_bytes(self) -> int:
+        """The allocated bytes; 0 if glibc is older than 2.33."""
         if self._ask is None:
             return 0
         info = self._ask()
@@ -71,7 +72,7 @@ class _Worker:
     """Tries the grammars that the server sends, until the connection closes.
 
     Args:
-        begun: shared with the parent: the number of the grammar that is being tried, or 0.
+        begun: memory shared with the parent: the number of the grammar that is being tried, or 0.
         seconds: the limit of CPU seconds for a grammar.
     """
 
@@ -108,7 +109,7 @@ class _Worker:
         before = self._heap.num_bytes
         try:
             compiled = self._compiler.compile(grammar)
-        except UnfinishableGrammar:  # the tokens of the served model may complete it
+        except UnfinishableGrammar:  # tokens of the served model may complete the grammar
             return Verdict()
         except UnusableGrammar as error:
             return Verdict(error.reason)
@@ -144,7 +145,7 @@ def fork_workers(
 
 
 def serve(connection: Connection[Any, Any], seconds: str, niceness: str) -> None:
-    """Tries grammars like the compiler whose `SmallVocabulary` comes first."""
+    """Receives a `SmallVocabulary`, then tries grammars with a compiler for that vocabulary."""
     os.nice(int(niceness))
     vocabulary: SmallVocabulary = connection.recv()
     compiler = GrammarCompiler(
@@ -153,7 +154,7 @@ def serve(connection: Connection[Any, Any], seconds: str, niceness: str) -> None
         eos_token_ids=vocabulary.eos_token_ids,
         max_cached_bytes=0,
     )
-    # Forked workers share the memory of this compilation.
+    # Compiled before the fork, so that workers share the memory.
     compiler.compile(Grammar(GrammarKind.JSON_OBJECT, ""))
     limit_growth(_MAX_MEMORY)
     set_soft_limit(resource.RLIMIT_STACK, TRIAL_STACK)

@@ -1,4 +1,5 @@
-"""Compiles clients' grammars first in a separate process, which may crash without harm."""
+"""Tries clients' grammars in a separate process, which may crash without harm, before they are
+compiled in the server."""
 
 from __future__ import annotations
 
@@ -41,15 +42,16 @@ _MAX_REASON: Final = 1000
 
 
 class RefusedGrammars:
-    """Caches the refusals of grammars, since a tool's schema comes with every request and a trial
-    may take seconds. Refusals that a second trial might not repeat are not cached. Thread-safe."""
+    """Caches the errors of rejected grammars, because a tool's schema comes with every request and
+    a trial may take seconds. Errors that a second trial might not repeat are not cached.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._reasons: OrderedDict[bytes, str] = OrderedDict()
         self._lock = Lock()
 
     def check(self, grammar: Grammar) -> None:
-        """Raises UnusableGrammar for a grammar that was refused before."""
+        """Raises UnusableGrammar if the grammar was rejected before."""
         key = digest_of(grammar)
         with self._lock:
             reason = self._reasons.get(key)
@@ -60,8 +62,8 @@ class RefusedGrammars:
 
     @contextmanager
     def remembering(self, grammar: Grammar) -> Iterator[None]:
-        """Caches the refusal of the grammar if the `with` statement raises UnusableGrammar, unless
-        another trial could give another verdict."""
+        """Caches the error if the `with` statement raises UnusableGrammar, unless another trial
+        might have another result."""
         try:
             yield
         except UnusableGrammar as error:
@@ -85,12 +87,13 @@ _TOKENIZER: Final = DEMO_MODEL / "tokenizer.json"
 
 @dataclass(frozen=True, slots=True)
 class SmallVocabulary:
-    """The ids and special tokens of a model, from which a tokenizer with few texts is made.
+    """The token ids and special tokens of a model, from which a small tokenizer is built for
+    trials.
 
     Attributes:
-        vocab_size: the model's.
-        eos_token_ids: the model's, ascending.
-        special_tokens: ids of the model's by their texts.
+        vocab_size: the size of the model's vocabulary.
+        eos_token_ids: the model's end tokens, ascending.
+        special_tokens: the ids of the model's special tokens by their text.
     """
 
     vocab_size: int
@@ -98,8 +101,8 @@ class SmallVocabulary:
     special_tokens: dict[str, int]
 
     def tokenizer_json(self) -> str:
-        """Returns a Hugging Face tokenizer.json with the texts of the demo model, for the ids that
-        exist."""
+        """Returns a Hugging Face tokenizer.json that has the demo model's tokens for the model's
+        ids."""
         tokenizer = orjson.loads(_TOKENIZER.read_bytes())
         texts = sorted(tokenizer["model"]["vocab"], key=tokenizer["model"]["vocab"].__getitem__)
         own = {token["content"] for token in tokenizer["added_tokens"]}
@@ -128,26 +131,26 @@ TOO_SLOW: Final = "it takes too long to compile"
 _OWN_SIGNALS: Final = (
     signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP,
 )  # fmt: skip
-"""The signals by which a compiler ends its own process. Others come from outside, as the SIGKILL of
-a system that is out of memory does."""
+"""The signals by which a compiler crashes its own process. Other signals come from outside, such as
+SIGKILL from a system that is out of memory."""
 
 _SIGNALS: Final = {exit_description(-number): number for number in signal.Signals}
-"""The numbers of signals, by the description of a process that such a signal ended."""
+"""Signal numbers by the description of a process that the signal ended."""
 
 _START_TIMEOUT: Final = 60.0
 """Seconds within which the process must be ready."""
 
 
 class Verdict(NamedTuple):
-    """The answer of a process about a grammar.
+    """The result of a trial.
 
     Attributes:
-        fault: the error of the grammar; "" = none.
+        fault: the error of the grammar; "" = the grammar is usable.
         num_bytes: the size of the compiled grammar in bytes, as measured by the process.
-        is_slow: whether the only problem is the time limit.
+        is_slow: whether the grammar only exceeded the time limit.
         has_died: whether the process died.
-        is_certain: whether another trial would give the same verdict. A busy machine or a lack of
-            memory makes a verdict uncertain.
+        is_certain: whether another trial would have the same result; not if the machine was busy or
+            out of memory.
     """
 
     fault: str = ""
@@ -158,7 +161,7 @@ class Verdict(NamedTuple):
 
 
 def verdict_on_death(number: int | None) -> Verdict:
-    """Returns the verdict on a grammar whose process was killed by this signal; None = the process
+    """Returns the result for a grammar whose process was killed by a signal; None = the process
     ended otherwise."""
     if number == signal.SIGPROF:  # see `limit_time`
         return Verdict(TOO_SLOW, is_slow=True)
@@ -168,17 +171,17 @@ def verdict_on_death(number: int | None) -> Verdict:
 
 
 class TrialTimeout(Exception):
-    """A grammar needs more time for its trial than it was given."""
+    """Raised if a trial needs more time than its lane allows."""
 
 
 class Trial:
     """Tries one grammar at a time, on one thread. Only `kill` may be called on other threads.
 
     The process sends None when it is ready, receives a number and a `Grammar`, and answers with the
-    number and a `Verdict`. A process that ends is replaced at once.
+    number and a `Verdict`. A process that has ended is replaced at once.
 
     Args:
-        timeout: seconds after which a silent process is killed.
+        timeout: seconds after which a process that does not answer is killed.
 
     Attributes:
         num_deaths: the number of processes that died during a trial.
@@ -196,12 +199,12 @@ class Trial:
 
     @property
     def is_starting(self) -> bool:
-        """Whether the process runs and has not answered yet. May be called on any thread."""
+        """Whether the process runs but is not ready yet. May be called on any thread."""
         return self._peer is not None and not self._has_started
 
     def warm_up(self) -> None:
-        """Starts the process, if it does not run, without waiting until it is ready. If that fails,
-        `ask` retries."""
+        """Starts the process, if it does not run, without waiting until it is ready. If the start
+        fails, `ask` retries it."""
         with contextlib.suppress(OSError):
             self._start_process()
 
@@ -225,7 +228,7 @@ class Trial:
         return verdict
 
     def kill(self) -> None:
-        """Kills the process and prevents another from being started. A waiting `ask` returns."""
+        """Kills the process and prevents another start. A waiting `ask` returns."""
         self._is_closed = True
         peer = self._peer
         if peer is not None:
@@ -247,7 +250,7 @@ class Trial:
             self._peer = self._start()
 
     def _answer(self, connection: Connection[Any, Any]) -> Verdict | None:
-        """Returns the verdict on the last grammar; None if it does not come in time."""
+        """Returns the result for the last grammar; None = no result within the timeout."""
         deadline = time.monotonic() + self._timeout
         while connection.poll(max(0.0, deadline - time.monotonic())):
             message = connection.recv()
@@ -270,13 +273,13 @@ class Trial:
                 self._is_ready = self._has_started = connection.recv() is None
         except (EOFError, OSError) as error:
             self.close()
-            raise BackendUnavailable("grammars cannot be compiled now") from error
+            raise BackendUnavailable("grammars cannot be compiled now; retry later") from error
         return connection
 
 
 _MAX_SECONDS: Final = 4.5
-"""Seconds that one grammar may take, waiting included, the start of a process not. A request that
-comes after this may find it ready."""
+"""The maximum seconds that one grammar takes, waiting included, without the start of a process. The
+client's next request may find the grammar compiled."""
 
 _FIRST: Final = (32, 256)
 """The maximum number of waiting grammars of one client, and of all, for the first lane."""
@@ -288,8 +291,8 @@ class _QueuedGrammar:
     """A grammar that waits for its trial, and the future of the result.
 
     Attributes:
-        is_begun: whether a lane has started on it, so that `done` can no longer be cancelled.
-        is_wanted: whether a request waits for it.
+        is_begun: whether a lane has begun the trial, so that `done` can no longer be cancelled.
+        is_wanted: whether a request waits for the result.
     """
 
     __slots__ = ("client", "done", "grammar", "is_begun", "is_wanted")
@@ -308,8 +311,8 @@ class TrialLanes:
     take turns.
 
     Args:
-        lanes: in order of their time limits. The first is warmed up by `start`, the others by their
-            first grammar.
+        lanes: ascending by their time limits. `start` warms up the first lane; the others start
+            with their first grammar.
     """
 
     def __init__(self, lanes: Sequence[_Lane], *, max_seconds: float = _MAX_SECONDS) -> None:
@@ -339,15 +342,15 @@ class TrialLanes:
             )
 
     def start(self) -> None:
-        """Starts to warm up the first lane, without waiting."""
+        """Begins to warm up the first lane, without waiting."""
         with self._changed:
             self._start_lane(0)
 
     async def run(self, grammar: Grammar, client: str) -> Grammar:
-        """Tries a grammar and returns it in the backend's format once it has passed. Raises
-        Overloaded if too many wait, or this one has waited for too long; RequestError if the
-        grammar cannot be used; BackendUnavailable if the lanes are closed or not working. `client`
-        is the sender; grammars of one client are tried in order."""
+        """Tries a grammar, and returns it in the backend's format once it has passed. Raises
+        Overloaded if too many grammars wait, or this one has waited too long; RequestError if the
+        grammar is unusable; BackendUnavailable if the lanes are closed or have failed. `client` is
+        the sender; the grammars of one client are tried in order."""
         job = _QueuedGrammar(grammar, client)
         try:
             self._enter(job, 0)
@@ -358,7 +361,9 @@ class TrialLanes:
                     return done.result()
             finally:
                 done.cancel()
-            raise Overloaded(f"the grammar could not be tried within {self._max_seconds:g} s")
+            raise Overloaded(
+                f"the grammar could not be tried within {self._max_seconds:g} s; retry later"
+            )
         except Overloaded as error:
             self._num_overloads += 1
             raise Overloaded(f"{grammar.param}: {error}") from None
@@ -369,7 +374,7 @@ class TrialLanes:
                     queue.discard(client, job)
 
     async def _wait(self, done: asyncio.Future[Grammar]) -> None:
-        """Returns when the trial is done or has had its time. The time starts again where a process
+        """Waits until the trial is done or has used up its time. The time starts again if a process
         of a lane was starting, which takes long on a busy machine."""
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + _START_TIMEOUT
@@ -383,7 +388,7 @@ class TrialLanes:
         return any(lane.is_starting for lane in self._lanes)
 
     def close(self) -> None:
-        """Ends all lanes. Their threads release their resources."""
+        """Closes all lanes. Their threads release their resources."""
         with self._changed:
             if self._is_closed:
                 return
@@ -397,8 +402,8 @@ class TrialLanes:
             lane.kill()
 
     def _enter(self, job: _QueuedGrammar, number: int) -> None:
-        """Puts a job into a lane's queue. Raises Overloaded if too many wait; BackendUnavailable if
-        the lanes are closed."""
+        """Appends a job to a lane's queue. Raises Overloaded if too many jobs wait;
+        BackendUnavailable if the lanes are closed."""
         with self._changed:
             if self._is_closed:
                 raise BackendUnavailable("the server is shutting down")
@@ -419,7 +424,8 @@ class TrialLanes:
     # Methods of the lanes' threads
 
     def _serve(self, number: int) -> None:
-        """Serves the lane until it is closed. If it fails, the next job starts it again."""
+        """Runs a lane's jobs until the lane is closed. If the thread fails, the next job restarts
+        it."""
         lane = self._lanes[number]
         try:
             lane.warm_up()
@@ -477,38 +483,38 @@ def _refuse(job: _QueuedGrammar, error: Exception) -> None:
 
 
 LANE_SECONDS: Final = (0.05, 0.3, 1.5)
-"""CPU seconds that a grammar may take in each lane. Nearly all take less than 0.02, and what takes
-the most is compiled here before its client has waited for 5 s."""
+"""CPU seconds that a grammar may take in each lane. Nearly all grammars take less than 0.02 s; the
+slowest possible one is compiled before its client has waited for 5 s."""
 
 _PATIENCE: Final = 12.0
-"""The factor on the time limit of an answer that allows for a busy machine. The process itself
-gives up a little sooner."""
+"""The factor from a lane's limit of CPU seconds to the timeout of its answers, which allows for a
+busy machine. The process itself gives up slightly earlier."""
 
 _MIN_TIMEOUT: Final = 10.0
 
 StartTrial = Callable[[float], ChildProcess]
-"""Starts a process that tries grammars, with this number of CPU seconds for each."""
+"""Starts a process that tries grammars, given its limit of CPU seconds per grammar."""
 
 
 class PassedGrammars(Protocol):
     """Stores the grammars that have passed their trial. Implementations are thread-safe."""
 
     def find(self, grammar: Grammar) -> Grammar | None:
-        """Returns the grammar in the backend's format, if it is stored."""
+        """Returns the stored grammar in the backend's format; None = the grammar is not stored."""
 
     def keep(self, grammar: Grammar, verdict: Verdict) -> Grammar:
-        """Stores a grammar that has passed, and returns it in the backend's format. Raises
-        UnusableGrammar."""
+        """Stores a grammar that has passed its trial, and returns it in the backend's format.
+        Raises UnusableGrammar."""
 
 
 class GuardedGrammars(Grammars):
-    """Tries each grammar, and caches the results. A few characters can keep a compiler busy for
-    hours, or end its process. So each grammar is tried in another process before the server's own
-    compiler gets it.
+    """Tries each grammar in another process before the server compiles it, and caches the results.
+    This is necessary because a few characters can keep a compiler busy for hours, or crash its
+    process.
 
     Args:
         passed: stores the grammars that have passed.
-        lanes: the trials of each lane, all of which a grammar has to pass.
+        lanes: the trials of each lane; a grammar must pass all of them.
     """
 
     def __init__(self, passed: PassedGrammars, lanes: Sequence[Sequence[Trial]]) -> None:
@@ -533,13 +539,13 @@ class GuardedGrammars(Grammars):
         return await self._lanes.run(grammar, client)
 
     def close(self) -> None:
-        """Ends the processes."""
+        """Ends the trial processes."""
         self._lanes.close()
 
 
 class _Lane:
-    """A lane: a place where one grammar at a time is tried, with one compiler after the other.
-    Methods but `kill` are called on the lane's own thread."""
+    """A lane, which tries one grammar at a time with several compilers in turn. All methods except
+    `kill` must be called on the lane's thread."""
 
     def __init__(
         self, trials: Sequence[Trial], passed: PassedGrammars, refused: RefusedGrammars
@@ -562,10 +568,10 @@ class _Lane:
 
     def attempt(self, grammar: Grammar, *, is_last: bool) -> Grammar:
         """Tries a grammar, and returns it in the backend's format. Raises TrialTimeout if the
-        grammar needs more time than this lane has, and it is not the last; RequestError if the
-        grammar cannot be used; BackendError if it cannot be tried now. `is_last` says whether this
-        is the lane with the most time."""
-        found = self._passed.find(grammar)  # another request may have tried it
+        grammar exceeds this lane's time limit and `is_last` is False; RequestError if the grammar
+        is unusable; BackendError if it cannot be tried now. `is_last` is whether this lane has the
+        highest limit."""
+        found = self._passed.find(grammar)  # another request may have had it tried
         if found is not None:
             return found
         self._refused.check(grammar)
@@ -585,9 +591,9 @@ class _Lane:
 
 
 def _checked(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
-    """Returns the verdict, if the grammar has passed. Raises TrialTimeout if the grammar exceeded
-    the time limit and is not `is_last`, that is, another trial with a higher limit follows;
-    UnusableGrammar if it has failed for another reason, or for good."""
+    """Returns the verdict of a grammar that has passed. Raises TrialTimeout if the grammar exceeded
+    the time limit and `is_last` is False, so that a lane with a higher limit follows;
+    UnusableGrammar in all other cases."""
     if verdict.is_slow and not is_last:
         raise TrialTimeout
     if verdict.fault:
@@ -596,7 +602,7 @@ def _checked(verdict: Verdict, grammar: Grammar, *, is_last: bool) -> Verdict:
 
 
 class _CompiledGrammars:
-    """Stores grammars in the cache of the paged engine's compiler."""
+    """Implements `PassedGrammars` with the cache of the paged engine's compiler."""
 
     def __init__(self, compiler: GrammarCompiler) -> None:
         self._compiler = compiler
@@ -611,8 +617,8 @@ class _CompiledGrammars:
 
 
 def load_grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler | None:
-    """Returns the compiler for the model's tokenizer.json, or None, with a warning, if it cannot be
-    used."""
+    """Returns the compiler for the model's tokenizer.json; None, with a warning in the log, if the
+    file is unusable."""
     path = model_dir / "tokenizer.json"
     if not path.is_file():
         logger.warning("structured outputs are not available: %s is missing", path)
@@ -631,8 +637,8 @@ def load_grammar_compiler(model_dir: Path, model: ModelInfo) -> GrammarCompiler 
 def guard_compiler(
     compiler: GrammarCompiler, *, start: StartTrial | None = None
 ) -> GuardedGrammars:
-    """Returns the guard of the paged engine's compiler. `start` starts the processes; None =
-    `trial_starter`."""
+    """Returns the guard of the paged engine's compiler. `start` starts the trial processes; None =
+    use `trial_starter`."""
     start = start or trial_starter(compiler)
     return GuardedGrammars(
         _CompiledGrammars(compiler), [[lane_trial(start, seconds)] for seconds in LANE_SECONDS]
@@ -646,7 +652,7 @@ def lane_trial(start: StartTrial, seconds: float) -> Trial:
 
 
 def trial_starter(compiler: GrammarCompiler) -> StartTrial:
-    """Returns a starter of processes that compile grammars like this compiler."""
+    """Returns a function that starts processes with a compiler equal to this one."""
     vocabulary = SmallVocabulary(
         compiler.vocab_size, tuple(sorted(compiler.eos_token_ids)), compiler.special_tokens
     )

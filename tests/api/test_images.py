@@ -398,7 +398,7 @@ async def test_a_picture_beyond_the_limits_of_media_is_refused(start) -> None:
     ("abilities", "data", "mask", "message"),
     [
         ({"generates": False, "edits": False}, None, None, "edits pictures with a mask only"),
-        ({"inpaints": False}, {"prompt": "a"}, file_of(PICTURE), "takes no mask"),
+        ({"inpaints": False}, {"prompt": "a"}, file_of(PICTURE), "does not support a mask"),
         ({"edits": False}, {"prompt": "a"}, None, "needs a mask"),
     ],
 )

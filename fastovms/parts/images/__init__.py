@@ -1,1 +1,1 @@
-"""Models that generate and edit images, which run in a process of their own."""
+"""Image generation and editing models, which run in a separate process."""

@@ -43,28 +43,28 @@ from fastovms.telemetry.metrics import FinishedRequest
 
 _FILES: Final = ("image", "mask")
 _MAX_VALUE: Final = 32 * 1024
-"""Bytes of a text field of a form."""
+"""The maximum bytes of a text field of a form."""
 
 _PIECE: Final = 256 * 1024
-"""Bytes of an event that are sent at a time: the server disconnects a client with too many unread
-bytes."""
+"""The bytes of an event that are sent at once, because the server disconnects clients with too many
+unread bytes."""
 
 _ROOM: Final = 8
-"""The number of forms of the maximum size that may be on the disk. A quarter as many are left for
-other clients if one has filled them."""
+"""The number of uploads of the maximum size that may be on disk. If one client has filled them, a
+quarter as many are available to other clients."""
 
 _FIELDS: Final = frozenset(EditFields.__struct_fields__)
 
 
 class ImageObject(AnswerSchema, kw_only=True):
-    """An image. `seed` makes it again, with the same other fields."""
+    """An image. A request with the same fields and this `seed` generates the same image again."""
 
     b64_json: str
     seed: int
 
 
 class ImagesObject(AnswerSchema, kw_only=True):
-    """The images of a request."""
+    """The response body: the images of a request."""
 
     created: int
     data: list[ImageObject]
@@ -74,8 +74,8 @@ class ImagesObject(AnswerSchema, kw_only=True):
 
 
 class ImageEvent(AnswerSchema, kw_only=True):
-    """An event of streamed images: an image that is incomplete, or complete. `image_index` is the
-    number of the image, from 0."""
+    """A stream event with a partial or a complete image. `image_index` is the number of the image,
+    from 0."""
 
     type: Literal[
         "image_generation.partial_image",
@@ -95,13 +95,13 @@ class ImageEvent(AnswerSchema, kw_only=True):
 
 
 def _base64(file: bytes) -> orjson.Fragment:
-    """Returns a JSON string of base64, without a look at its characters."""
+    """Returns base64 as a JSON string, without scanning it for characters to escape."""
     return orjson.Fragment(b'"%b"' % file)
 
 
 class _Events:
-    """Sends images as events, in pieces as fast as the client reads them. Incomplete images are
-    left out while others wait for the client."""
+    """Sends images as stream events, in pieces, at the rate at which the client reads. Partial
+    images are skipped while earlier data wait for the client."""
 
     def __init__(self, stream: Stream, kind: str, params: ImageParams, created: int) -> None:
         self._stream = stream
@@ -131,7 +131,7 @@ class _Events:
         self._send("completed", made.file, {"image_index": number, "seed": made.seed})
 
     async def finish(self) -> None:
-        """Ends the stream once the client has read nearly all of it."""
+        """Ends the stream once the client has read nearly all data."""
         self._sent.clear()
         self._flush()
         await self._sent.wait()
@@ -152,7 +152,7 @@ class _Events:
 
 
 class Images:
-    """The handlers of `/images`."""
+    """The handlers of `/images/generations` and `/images/edits`."""
 
     def __init__(self, context: ApiContext, media: MediaConfig) -> None:
         self._context = context
@@ -164,8 +164,8 @@ class Images:
         self._budget = MemoryBudget(media.max_image_memory)
 
     async def generate(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers `POST /images/generations`. Raises RequestError, BackendError if the request
-        failed."""
+        """Answers `POST /images/generations`. Raises RequestError or BackendError if the request
+        fails."""
         body = await self._context.bodies.read(request, ImageFields)
         asked = read_fields(body)
         model, limits = await self._model(request, asked, dialect, edits=False)
@@ -173,7 +173,8 @@ class Images:
         return await self._make(request, model, asked, params, None)
 
     def open_upload(self, request: Request, dialect: Dialect) -> BodySink | Response:
-        """Returns the sink for the body of a request, or a refusal by its headers."""
+        """Returns the sink for an upload's body, or an error response if its headers are
+        refused."""
         read = partial(
             FormReader,
             path=None,
@@ -187,7 +188,8 @@ class Images:
             return error_response(error, dialect)
 
     async def edit(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers `POST /images/edits`. Raises RequestError, BackendError if the request failed."""
+        """Answers `POST /images/edits`. Raises RequestError or BackendError if the request
+        fails."""
         sink = request.sink
         assert isinstance(sink, UploadSink)
         form = await read_form(sink, dialect)
@@ -213,7 +215,8 @@ class Images:
         edits: bool,
         has_mask: bool = False,
     ) -> tuple[ServedImages, Limits]:
-        """Returns the model of a request and its limits, which the request respects."""
+        """Returns the model of a request, and the model's limits. Raises InvalidField if the
+        request exceeds them."""
         models = self._context.models
         known = find_of_task(asked.body.model, Task.IMAGES, models, dialect)
         request.log_fields.update(model=known.name, stream=asked.streams)
@@ -248,7 +251,7 @@ class Images:
     async def _check_prompts(
         self, request: Request, model: ServedImages, params: ImageParams
     ) -> None:
-        """Adds a warning for prompts that the model does not read to their ends."""
+        """Adds a warning for each prompt that the model truncates."""
         info = model.backend.abilities
         length = params.max_sequence_length or info.max_sequence_length
         cost = len(params.prompt) + sum(map(len, params.further.values()))
@@ -340,7 +343,7 @@ _EDIT: Final = Operation(
 
 
 def endpoints(context: ApiContext, media: MediaConfig) -> Iterator[Route]:
-    """Yields the routes of models that generate images."""
+    """Yields the routes of image models."""
     images = Images(context, media)
     for dialect in DIALECTS:
         handler = UploadHandler(

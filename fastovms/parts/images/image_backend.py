@@ -1,4 +1,4 @@
-"""Backend for models that generate images: a thread that hands images to a process."""
+"""The backend for image models: a thread that sends one image at a time to a process."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from fastovms.telemetry.log_format import form_in_use, level_in_use
 logger = logging.getLogger(__name__)
 
 _LOG_INTERVAL: Final = 10.0
-"""Seconds between lines of the log about one request."""
+"""The minimum seconds between two log lines about one request."""
 
 
 class _Job(Job[MadeImages]):
-    """The images of one request, and those that are complete.
+    """The images of one request, complete or still to generate.
 
     Attributes:
-        started_at: when its first image was begun; None until then.
-        logged_at: when its progress was last logged.
+        started_at: the time at which the first image was begun; None before.
+        logged_at: the time at which progress was last logged.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class _Job(Job[MadeImages]):
 
 
 class ImageBackend(SlicedProcess[_Job, ImageInfo]):
-    """Makes images in an `image_worker`. Clients take turns with their images."""
+    """Generates images in an `image_worker` process. Clients take turns image by image."""
 
     name = "images"
     items = "requests for images"
@@ -91,19 +91,19 @@ class ImageBackend(SlicedProcess[_Job, ImageInfo]):
         on_step: OnStep,
         on_made: OnMade = lambda number, made: None,
     ) -> MadeImages:
-        """Makes images, one after another; each further one has the next seed. If the caller
-        cancels, the image is given up at its next step.
+        """Generates the images of a request one after another; each image's seed is one higher than
+        the last one's. If the caller is cancelled, generation stops at the next step.
 
         Args:
-            num_partials: how many incomplete images `on_step` gets of each image.
-            client: the sender.
-            on_step, on_made: called on the loop.
+            num_partials: the number of partial images that `on_step` receives for each image.
+            client: the key or address of the sender.
+            on_step, on_made: called on the event loop.
 
         Raises:
             Overloaded: too many requests wait already.
-            BackendUnavailable: not started or closed.
-            InvalidField: the pipeline refuses the parameters.
-            EngineFailed: the model could not compute an image, or has died.
+            BackendUnavailable: the backend is not started, or closed.
+            InvalidField: the pipeline rejects the parameters.
+            EngineFailed: the model could not compute an image, or the process has died.
         """
         asked = MakeImage(params, edited, num_partials)
         with self._place(client):
@@ -114,7 +114,7 @@ class ImageBackend(SlicedProcess[_Job, ImageInfo]):
     # Thread
 
     def _compute(self, job: _Job) -> bool:
-        """Makes the next image of a job."""
+        """Generates the next image of a job. Returns whether further images remain."""
         began = self._clock()
         if job.started_at is None:
             job.started_at = job.logged_at = began
@@ -139,7 +139,7 @@ class ImageBackend(SlicedProcess[_Job, ImageInfo]):
         if job.is_given_up:
             return False
         num_steps = num_steps or params.expected_steps(edits=asked.edited is not None)
-        if num_done < num_steps:  # OpenVINO GenAI may leave out the last ones
+        if num_done < num_steps:  # OpenVINO GenAI may skip the last steps
             last = _step(job, number, StepDone(num_steps, num_steps, None))
             self._link.call(_tell, job, lambda: job.on_step(last))
         made = Made(found.file, params.seed)
@@ -153,7 +153,8 @@ class ImageBackend(SlicedProcess[_Job, ImageInfo]):
         return False
 
     def _log(self, job: _Job, step: Step, now: float) -> None:
-        """Logs the progress of a job, if the last line about it is old enough."""
+        """Logs the progress of a job, unless the last line about it is less than `_LOG_INTERVAL`
+        old."""
         if now - job.logged_at < _LOG_INTERVAL:
             return
         job.logged_at = now
@@ -169,7 +170,7 @@ class ImageBackend(SlicedProcess[_Job, ImageInfo]):
 
 
 def _step(job: _Job, number: int, done: StepDone) -> Step:
-    """Returns a step of the image with this number as one of the request."""
+    """Returns the progress of the whole request after a step of image `number`."""
     num_all = job.num_images * done.num_steps
     return Step(number * done.num_steps + done.step, num_all, number, done.partial)
 
@@ -186,9 +187,9 @@ def load_images(
     shape: StaticShape | None,
     turn: ComputeTurn,
 ) -> ImageBackend:
-    """Loads a model; takes seconds, so call it in a thread. Raises ConfigurationError if a file is
-    broken, or the device cannot run the model. `shape` is the only size of its images; None =
-    any."""
+    """Loads an image model. Takes seconds, so call it in a thread. Raises ConfigurationError if a
+    file is broken or the device cannot run the model. `shape` is the only supported image size;
+    None = any size."""
     start = time.perf_counter()
     load = LoadImages(
         model_dir, config.device, config.plugin_config, shape, level_in_use(), form_in_use()

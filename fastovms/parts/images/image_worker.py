@@ -32,19 +32,19 @@ from fastovms.parts.images.picture import (
 logger = logging.getLogger(__name__)
 
 _CHECK: Final = "Check '"
-"""The beginning of OpenVINO's error about an argument that it refuses."""
+"""The prefix of OpenVINO's error about an invalid argument."""
 
 _PATCHED: Final = ("Flux", "StableDiffusion3", "QwenImage", "ZImage")
-"""The pipelines that divide latents into patches of two by two."""
+"""The pipelines that divide latents into patches of 2 x 2."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadImages:
-    """Asks the process to load a model. The answer is an `ImageInfo` or `WorkerFailed`.
+    """The request to load a model. The process answers with an `ImageInfo` or `WorkerFailed`.
 
     Attributes:
-        device: one of OpenVINO, or three, of the text encoder, the denoiser and the VAE.
-        shape: the only size that is made; None = any.
+        device: an OpenVINO device, or three: for the text encoder, the denoiser and the VAE.
+        shape: the only size that is compiled; None = any size.
     """
 
     model_dir: Path
@@ -57,13 +57,13 @@ class LoadImages:
 
 @dataclass(frozen=True, slots=True)
 class MakeImage:
-    """Asks for an image. The answers are a `StepDone` after each step, each of which the parent
-    answers with whether to continue, and in the end an `ImageMade`, `InputRefused` or
+    """The request for an image. The process answers with a `StepDone` after each step, to which the
+    parent replies whether to continue, and finally with an `ImageMade`, `InputRefused` or
     `WorkerFailed`.
 
     Attributes:
-        edited: None = the image is made of the prompt alone.
-        num_partials: how many incomplete images are sent with the steps.
+        edited: the picture to edit; None = generate from the prompt alone.
+        num_partials: the number of partial images that are sent with the steps.
     """
 
     params: ImageParams
@@ -72,11 +72,11 @@ class MakeImage:
 
 
 class StepDone(NamedTuple):
-    """Reports that a step is complete.
+    """Reports a complete step.
 
     Attributes:
-        step: its number, from 1.
-        partial: the image so far, as a file in base64; None = not now.
+        step: the number of the step, from 1.
+        partial: the partial image as a base64-encoded file; None = no image at this step.
     """
 
     step: int
@@ -85,10 +85,10 @@ class StepDone(NamedTuple):
 
 
 class ImageMade(NamedTuple):
-    """The end of an image.
+    """Reports the end of an image.
 
     Attributes:
-        file: its file in base64; empty if the parent has cancelled it.
+        file: the image as a base64-encoded file; empty if the parent has cancelled it.
     """
 
     file: bytes
@@ -132,7 +132,8 @@ class Pipelines:
         )
 
     def _made(self, pipeline: Any, faults: list[Exception]) -> Any:
-        """Returns a pipeline of the model's files; None = the model is not for it."""
+        """Returns a pipeline loaded from the model's files; None, with the error in `faults`, if
+        the model does not support that pipeline."""
         load = self._load
         devices = load.device.split()
         try:
@@ -150,7 +151,8 @@ class Pipelines:
             return None
 
     def _derived(self, pipeline: Any, source: Any, faults: list[Exception]) -> Any:
-        """Returns a pipeline that shares the weights of another one; None = impossible."""
+        """Returns a pipeline that shares the weights of `source`; None, with the error in `faults`,
+        if that is not supported."""
         if source is None:
             return self._made(pipeline, faults)
         try:
@@ -160,7 +162,7 @@ class Pipelines:
             return None
 
     def make(self, asked: MakeImage, connection: Connection[Any, Any]) -> ImageMade | InputRefused:
-        """Returns an image, after sending its steps."""
+        """Sends a report after each step, and returns the finished image."""
         params, edited = asked.params, asked.edited
         pipeline, pictures = self._generating, []
         if edited is not None:
@@ -172,7 +174,7 @@ class Pipelines:
         is_cancelled = False
 
         def on_step(step: int, num_steps: int, latent: ov.Tensor) -> bool:
-            # It runs on a thread of the pipeline, which may not raise.
+            # Runs on a thread of the pipeline, where exceptions are not allowed.
             nonlocal is_cancelled
             steps.append(step)
             try:
@@ -213,7 +215,7 @@ def _arguments(params: ImageParams, edited: Edited | None) -> dict[str, object]:
 
 
 def _file(pixels: Image, params: ImageParams) -> bytes:
-    """Returns a picture as a file in base64."""
+    """Returns an image as a base64-encoded file."""
     data = io.BytesIO()
     options = {} if params.output_format == "png" else {"quality": params.quality}
     pillow.fromarray(np.asarray(pixels)).save(data, params.output_format, **options)
@@ -229,14 +231,14 @@ def _config(model_dir: Path, name: str) -> dict[str, Any]:
 
 
 def _multiple(model_dir: Path, class_name: str) -> int:
-    """Returns the number of which widths and heights are multiples."""
+    """Returns the number that widths and heights must be a multiple of."""
     blocks = _config(model_dir, "vae_decoder").get("block_out_channels")
     scale = 2 ** (len(blocks) - 1) if isinstance(blocks, list) and blocks else 8
     return int(scale * (2 if class_name.startswith(_PATCHED) else 1))
 
 
 def _usual_size(model_dir: Path, multiple: int, class_name: str) -> tuple[int, int]:
-    """Returns the width and height for which the model was trained."""
+    """Returns the width and height in pixels that the model was trained for."""
     parts = [_config(model_dir, name) for name in ("unet", "transformer")]
     sizes = [part["sample_size"] for part in parts if isinstance(part.get("sample_size"), int)]
     scale = multiple // (2 if class_name.startswith(_PATCHED) else 1)
@@ -245,7 +247,7 @@ def _usual_size(model_dir: Path, multiple: int, class_name: str) -> tuple[int, i
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Answers `LoadImages`, then `MakeImage`s, until the connection ends."""
+    """Answers a `LoadImages`, then `MakeImage`s, until the connection closes."""
     faults = (RuntimeError, ValueError, MemoryError)
     serve_model(
         connection, Pipelines, lambda pipelines, asked: pipelines.make(asked, connection), faults

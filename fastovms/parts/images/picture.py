@@ -1,4 +1,4 @@
-"""The types that the layers exchange about images: what is to be made, and what was made."""
+"""The types of image requests and results that the layers exchange."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
     "QwenImage": (*_NEGATIVE, "max_sequence_length"),
     "ZImage": (*_NEGATIVE, "max_sequence_length"),
 }
-"""The fields that the pipelines read besides those that all read, by the beginning of their names.
-Others fail in OpenVINO GenAI."""
+"""The optional fields that pipelines support, by the prefix of their names. OpenVINO GenAI fails on
+unsupported fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +37,14 @@ class ImageParams:
     """The parameters of one image.
 
     Attributes:
-        further: the prompts besides the main one, by their fields.
+        further: the prompts besides the main one, by field name.
         width, height: in pixels.
-        guidance_scale: None = the model's own.
-        strength: how much an edited picture is changed, from 0 to 1; None = the model's own.
-        max_sequence_length: tokens of the prompt that a T5 encoder reads; None = the model's own.
+        guidance_scale: None = the model's default.
+        strength: how much an edited picture changes, from 0 to 1; None = the model's default.
+        max_sequence_length: the maximum tokens of the prompt for a T5 encoder; None = the model's
+            default.
         output_format: one of `OUTPUT_FORMATS`.
-        quality: of a JPEG or WebP file, from 0 to 100.
+        quality: the quality of a JPEG or WebP file, from 0 to 100.
     """
 
     prompt: str
@@ -59,21 +60,22 @@ class ImageParams:
     quality: int = 90
 
     def expected_steps(self, *, edits: bool) -> int:
-        """Returns how many steps the image takes. An edit leaves out the first ones."""
+        """Returns the number of steps of the image. An edit skips the first steps."""
         strength = self.strength if edits and self.strength is not None else 1.0
         return max(1, int(self.num_steps * strength))
 
     def with_seed(self, number: int) -> ImageParams:
-        """Returns the parameters of the image with this number of a request."""
+        """Returns the parameters of image `number` of a request, counted from 0; only the seed
+        differs."""
         return replace(self, seed=(self.seed + number) % MAX_SEED)
 
 
 MAX_SEED: Final = 2**32
-"""Seeds of OpenVINO GenAI's generator are below."""
+"""The upper bound (exclusive) of seeds of OpenVINO GenAI's generator."""
 
 
 class StaticShape(NamedTuple):
-    """The only size of a model's images."""
+    """The only image size that a model supports, in pixels."""
 
     width: int
     height: int
@@ -84,14 +86,13 @@ class ImageInfo:
     """The abilities and defaults of a model.
 
     Attributes:
-        class_name: the pipeline that its model_index.json names.
-        width, height: the size for which it was trained.
-        multiple: widths and heights are multiples of it.
-        num_steps, guidance_scale, strength: its defaults.
-        max_sequence_length: the default of the field of this name; None = the model does not read
-            the field.
-        generates, edits, inpaints: whether it makes images of a prompt alone, of a picture, and of
-            a picture with a mask.
+        class_name: the pipeline named in model_index.json.
+        width, height: the image size in pixels that the model was trained for.
+        multiple: widths and heights must be multiples of this number.
+        num_steps, guidance_scale, strength: the model's defaults.
+        max_sequence_length: the default of this field; None = not supported.
+        generates, edits, inpaints: whether the model supports images from a prompt alone, from a
+            picture, and from a picture with a mask.
     """
 
     class_name: str
@@ -107,7 +108,7 @@ class ImageInfo:
     max_sequence_length: int | None = None
 
     def reads(self, name: str) -> bool:
-        """Returns whether the model reads this field of a request."""
+        """Returns whether the model supports this field of requests."""
         return name in _FIELDS.get(_VARIANT.sub("", self.class_name), ())
 
 
@@ -124,12 +125,12 @@ class Edited:
 
 
 class Step(NamedTuple):
-    """A step of a request that is complete.
+    """The progress of a request after a step.
 
     Attributes:
-        num_done, num_all: how many steps of all images are complete, and how many there are.
-        image: the number of the image.
-        partial: the image so far, as a file in base64; None = not asked for at this step.
+        num_done, num_all: the number of completed steps, and of all steps, of all images.
+        image: the number of the image, from 0.
+        partial: the partial image as a base64-encoded file; None = no image at this step.
     """
 
     num_done: int
@@ -139,10 +140,10 @@ class Step(NamedTuple):
 
 
 class Made(NamedTuple):
-    """An image that is complete.
+    """A complete image.
 
     Attributes:
-        file: its file in base64.
+        file: the image as a base64-encoded file.
     """
 
     file: bytes
@@ -154,7 +155,7 @@ class MadeImages:
     """The images of a request.
 
     Attributes:
-        queue_time: seconds until the first image was computed.
+        queue_time: seconds until the first image was begun.
         compute_time: seconds from then to the end.
     """
 
@@ -164,13 +165,13 @@ class MadeImages:
 
 
 OnStep = Callable[[Step], None]
-"""Is called after each step. Must not block or raise."""
+"""Called after each step. Must not block or raise."""
 
 OnMade = Callable[[int, Made], None]
-"""Is called with the number of an image and the image."""
+"""Called with the number of an image, from 0, and the complete image."""
 
 
 def partial_steps(num_steps: int, num_partials: int) -> Sequence[int]:
-    """Returns the steps, from 1, after which an image is shown while it is incomplete."""
+    """Returns the numbers of the steps, from 1, after which a partial image is sent."""
     steps = (round(num_steps * i / (num_partials + 1)) for i in range(1, num_partials + 1))
     return sorted({step for step in steps if 0 < step < num_steps})

@@ -1,4 +1,5 @@
-"""How much of a prompt the text encoders of an image model read: the pipeline cuts the rest off."""
+"""Computes how much of a prompt the text encoders of an image model read; the pipeline truncates
+the rest."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from fastovms.parts.images.picture import ImageParams
 from fastovms.text.tokenizer import check_characters
 
 _PLACES: Final = ("", "_2", "_3")
-"""The ends of the names of a model's tokenizers, text encoders and prompts."""
+"""The suffixes of the names of a model's tokenizers, text encoders and prompts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class _Encoder:
 
     Attributes:
         place: one of `_PLACES`.
-        positions: the tokens that it has positions for; None = without a limit of its own.
+        positions: the maximum number of tokens; None = unlimited.
     """
 
     place: str
@@ -32,8 +33,8 @@ class _Encoder:
     positions: int | None
 
     def read(self, text: str, max_length: int | None) -> int | None:
-        """Returns how many tokens of a text it reads; None = all. `max_length` is the limit of the
-        request; None = no limit."""
+        """Returns the number of tokens that are read if a text is truncated; None = the whole text
+        is read. `max_length` is the request's limit; None = no limit."""
         limits = [limit for limit in (self.positions, max_length) if limit is not None]
         length = self.tokenizer.encode(text).input_ids.shape[1]
         return min(limits) if limits and length > min(limits) else None
@@ -47,7 +48,8 @@ class PromptReader:
 
     @classmethod
     def load(cls, model_dir: Path) -> PromptReader:
-        """Loads the tokenizers of a model. Raises ConfigurationError if one cannot be loaded."""
+        """Loads the tokenizers of a model. Raises ConfigurationError if a tokenizer cannot be
+        loaded."""
         found = []
         for place in _PLACES:
             folder = model_dir / f"tokenizer{place}"
@@ -66,18 +68,17 @@ class PromptReader:
         return cls(found)
 
     def cut(self, params: ImageParams, max_length: int | None) -> dict[str, int]:
-        """Returns how many tokens are read of the prompts of which no encoder reads all, by their
-        fields. Raises RequestError if a prompt has a lone surrogate, which is not a character.
+        """Returns, for each prompt field that every encoder truncates, the number of tokens that
+        are read. Raises RequestError if a prompt has a lone surrogate.
 
         Args:
-            max_length: the tokens that are read of a prompt where the encoder could read more;
-                None = no limit.
+            max_length: the request's maximum tokens of a prompt; None = no limit.
         """
         texts = {"prompt": params.prompt, **params.further}
         read: dict[str, int | None] = {}
         for kind in ("prompt", "negative_prompt"):
             for encoder in self.encoders:
-                # The main prompt is for encoders that have none of their own.
+                # Encoders without a prompt of their own get the main prompt.
                 name = f"{kind}{encoder.place}"
                 name = name if name in texts else kind
                 if name in texts and read.get(name, 0) is not None:

@@ -1,4 +1,4 @@
-"""The fields of requests for images."""
+"""The fields of requests for images, and their limits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fastovms.params import Image
 from fastovms.parts.images.picture import MAX_SEED, OUTPUT_FORMATS, ImageInfo, ImageParams
 
 _MAX_PROMPT: Final = 32_000
-"""Characters of a prompt, OpenAI's limit."""
+"""The maximum characters of a prompt, as in OpenAI's API."""
 
 _MAX_GUIDANCE: Final = 100.0
 _UNLIMITED: Final = 2**31
-"""The server has a limit of its own."""
+"""An upper bound for fields that the server's own settings limit."""
 
 _MAX_PARTIALS: Final = 3
 _MAX_SEQUENCE: Final = 512
@@ -32,7 +32,7 @@ _FURTHER: Final = (
     *("prompt_2", "prompt_3", "negative_prompt", "negative_prompt_2", "negative_prompt_3"),
 )
 _IGNORED: Final = ("quality", "style", "moderation", "input_fidelity")
-"""Fields of OpenAI that have no use here: a warning names them."""
+"""OpenAI's fields that have no effect here; the response has a warning that names them."""
 
 
 class ImageFields(ModelField, frozen=True, kw_only=True):
@@ -68,7 +68,7 @@ class ImageFields(ModelField, frozen=True, kw_only=True):
 
 
 class EditFields(ImageFields, frozen=True, kw_only=True):
-    """The form of `POST /images/edits`: `image` and `mask` are parts with a file name."""
+    """The form fields of `POST /images/edits`; `image` and `mask` are parts with a file name."""
 
     image: str | None = None
     mask: str | None = None
@@ -84,14 +84,15 @@ Value = TypeVar("Value", int, float)
 
 
 def read_form_fields(fields: Mapping[str, str]) -> EditFields:
-    """Returns the typed fields of a form; empty ones count as absent. Raises InvalidField if a
+    """Returns the typed fields of a form; empty fields count as absent. Raises InvalidField if a
     field has the wrong type."""
     typed = {name: _typed(name, text) for name, text in fields.items() if text}
     return decode(orjson.dumps(typed), EditFields)
 
 
 def _typed(name: str, text: str) -> object:
-    """Returns the value of a field; a text that is not of the field's type stays a text."""
+    """Returns the value of a form field in the field's type; a text that cannot be converted is
+    returned unchanged."""
     if name in _TEXTS:
         return text
     try:
@@ -102,11 +103,11 @@ def _typed(name: str, text: str) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request for images, as far as it can be checked without its model.
+    """The parts of an image request that can be checked without its model.
 
     Attributes:
-        size: width and height; None = the model's or the picture's.
-        num_partials: how many incomplete images the stream shows of each image.
+        size: width and height in pixels; None = the model's or the picture's size.
+        num_partials: the number of partial images that the stream shows of each image.
     """
 
     body: ImageFields
@@ -120,12 +121,12 @@ class Asked:
 
     @property
     def warnings(self) -> list[str]:
-        """The names of fields that are ignored."""
+        """The names of the ignored fields that the request sets."""
         return [name for name in _IGNORED if getattr(self.body, name) not in (None, "", "auto")]
 
 
 def read_fields(body: ImageFields) -> Asked:
-    """Checks the fields of a body. Raises InvalidField if one is invalid."""
+    """Checks the fields of a body. Raises InvalidField if a field is invalid."""
     if not body.prompt:
         raise InvalidField("prompt is required: a description of the image", param="prompt")
     for name in ("prompt", *_FURTHER):
@@ -171,12 +172,14 @@ def _check(body: ImageFields, name: str, low: float, high: float) -> None:
 
 
 def _same(body: ImageFields, name: str, other: str, low: int, high: int) -> int | None:
-    """Returns the value of a field with two names."""
+    """Returns the value of a field that has two names."""
     values = {key: getattr(body, key) for key in (name, other) if getattr(body, key) is not None}
     for key in values:
         _check(body, key, low, high)
     if len(set(values.values())) > 1:
-        raise InvalidField(f"{name} and {other} must not differ: they are the same", param=other)
+        raise InvalidField(
+            f"{name} and {other} are names of one setting and must not differ", param=other
+        )
     return next(iter(values.values()), None)
 
 
@@ -197,11 +200,11 @@ def _size(body: ImageFields) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one model makes.
+    """The limits of one model.
 
     Attributes:
-        last_step: the width and the height of the last image, and the seconds of a step of it; None
-            = no image yet.
+        last_step: the width and height of the last image, and the seconds per step; None = no image
+            yet.
     """
 
     config: ImageConfig
@@ -210,19 +213,21 @@ class Limits:
     last_step: tuple[int, int, float] | None = None
 
     def check_use(self, *, edits: bool, has_mask: bool) -> None:
-        """Raises InvalidField if the model does not make images of what is given."""
+        """Raises InvalidField if the model does not support generating, editing, or editing with a
+        mask."""
         info = self.info
         if not edits and not info.generates:
             fault = "edits pictures with a mask only" if info.inpaints else "edits pictures only"
             raise InvalidField(f"the model {self.name} {fault}: use images/edits", param="model")
         if edits and has_mask and not info.inpaints:
-            raise InvalidField(f"the model {self.name} takes no mask", param="mask")
+            raise InvalidField(f"the model {self.name} does not support a mask", param="mask")
         if edits and not has_mask and not info.edits:
             needed = "needs a mask" if info.inpaints else "does not edit pictures"
             raise InvalidField(f"the model {self.name} {needed}", param="mask")
 
     def check(self, asked: Asked) -> None:
-        """Raises InvalidField if a field is beyond a limit, or the model does not read it."""
+        """Raises InvalidField if a field exceeds a limit, or the model does not support the
+        field."""
         body, config, info = asked.body, self.config, self.info
         most = config.max_num_images_per_prompt
         if asked.num_images > most:
@@ -285,8 +290,8 @@ class Limits:
         """Returns the parameters of the first image.
 
         Args:
-            seed: used if the request has none.
-            picture: the picture to edit, whose size the images have if the request states none.
+            seed: the seed for requests without one.
+            picture: the picture to edit, whose size is the default size of the images.
         """
         body = asked.body
         size = asked.size or self.config.resolution or self.config.default_resolution
@@ -310,7 +315,7 @@ class Limits:
         )
 
     def _fitted(self, height: int, width: int) -> tuple[int, int]:
-        """Returns the size of a picture, reduced to what the model makes."""
+        """Returns the size of a picture, reduced to the largest size that the model supports."""
         multiple = self.info.multiple
         most_width, most_height = self.config.max_resolution
         scale = min(1.0, most_width / width, most_height / height)

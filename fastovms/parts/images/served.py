@@ -1,4 +1,4 @@
-"""A served model that generates images."""
+"""A served image model."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from fastovms.server_config import ModelConfig
 from fastovms.telemetry.metrics import GenerationMetrics
 
 _MAX_PICTURES: Final = 64
-"""The number of pictures of one client that may wait to be decoded."""
+"""The maximum number of one client's pictures that wait to be decoded."""
 
 _USUAL_TOKENS: Final = 77
-"""The tokens that a CLIP encoder reads."""
+"""The number of tokens that a CLIP encoder reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedImages(AnyServed):
-    """A model in memory that generates images.
+    """An image model in memory.
 
     Attributes:
         decoder: decodes the pictures to edit.
         decoding: runs the decoder; clients take turns.
-        prompts: says what of a prompt is read.
+        prompts: computes how much of a prompt is read.
     """
 
     backend: ImageBackend
@@ -61,8 +61,8 @@ class ServedImages(AnyServed):
 
 
 def read_info(model_dir: Path, *, name: str) -> ModelInfo:
-    """Returns the name of a model that generates images, and how many tokens of a prompt it reads.
-    Raises ConfigurationError if a file is missing or broken."""
+    """Returns the name of an image model, and the number of prompt tokens that it reads. Raises
+    ConfigurationError if a file is missing or broken."""
     check_required(model_dir, (IMAGE_INDEX,))
     index = read_json(model_dir / IMAGE_INDEX)
     if not isinstance(index.get("_class_name"), str):
@@ -86,8 +86,8 @@ def read_info(model_dir: Path, *, name: str) -> ModelInfo:
 def load(
     model: ModelConfig, info: ModelInfo, turn: ComputeTurn, closes: list[Callable[[], None]]
 ) -> ServedImages:
-    """Loads a model, and adds what ends its decoder to `closes`. Raises ConfigurationError as
-    `load_images` does, if Pillow is missing, or if adapters are asked for."""
+    """Loads a model, and appends the function that ends its decoder to `closes`. Raises
+    ConfigurationError as `load_images` does, if Pillow is missing, or if adapters are requested."""
     if model.engine.serves_adapters:
         raise ConfigurationError(
             f"{model.name} generates images, for which no adapters are served: leave out "

@@ -1,1 +1,1 @@
-"""Puts load on an OpenAI-compatible server and reports its performance: `fastovms bench`."""
+"""`fastovms bench`: sends load to an OpenAI-compatible server and reports its performance."""

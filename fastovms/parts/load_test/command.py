@@ -1,4 +1,4 @@
-"""`fastovms bench`: puts load on a server and reports."""
+"""`fastovms bench`: sends load to a server and reports its performance."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ from fastovms.parts.load_test.report import (
 )
 
 RANDOM_TOKEN_IDS: Final = range(5, 400)
-"""Ids that every vocabulary has. Nearly always they are of single bytes and frequent syllables."""
+"""Token ids that every vocabulary has; they nearly always stand for single bytes or frequent
+syllables."""
 
 _WORDS: Final = (
     "the of and to in is was for on that with as are by at from this have not but had his they her "
@@ -60,7 +61,7 @@ _WORDS: Final = (
     "first now two very even most may such like me just our people any how before where your well "
     "back years made between own under last old good work water life way day hand part place home"
 )
-"""Words that are one token each in nearly every vocabulary."""
+"""Words that are a single token in nearly every vocabulary."""
 
 
 class Sample(NamedTuple):
@@ -68,7 +69,7 @@ class Sample(NamedTuple):
 
     Attributes:
         prompt: a text, or token ids.
-        output_len: the maximum number of tokens of its answer.
+        output_len: the maximum number of output tokens.
     """
 
     prompt: str | list[int]
@@ -78,12 +79,12 @@ class Sample(NamedTuple):
 def draw_samples(
     config: DataConfig, number: int, rng: random.Random, *, as_text: bool
 ) -> list[Sample]:
-    """Returns the requests of one round. Raises ConfigurationError if the file does not exist, or
-    is not such a data set.
+    """Returns the requests of one round. Raises ConfigurationError if the data set's file does not
+    exist or has the wrong format.
 
     Args:
-        as_text: random prompts are words, about one per token, instead of token ids, because chats
-            accept only text.
+        as_text: whether random prompts are texts, of about one word per token, rather than token
+            ids, which chats do not accept.
     """
     match config.dataset_name:
         case "random":
@@ -120,8 +121,8 @@ def _random_prompt(length: int, rng: random.Random, *, as_text: bool) -> str | l
 def _repeated_prefixes(
     config: DataConfig, number: int, rng: random.Random, *, as_text: bool
 ) -> list[Sample]:
-    """Returns requests whose prompts begin with one of a few prefixes. Each prefix gets the same
-    number of suffixes, or one less; the order is random."""
+    """Returns requests whose prompts begin with one of a few prefixes, in random order. The numbers
+    of requests per prefix differ by one at most."""
     lengths = config.prefix_repetition_prefix_len, config.prefix_repetition_suffix_len
     num_prefixes = config.prefix_repetition_num_prefixes
     prefixes = [_random_prompt(lengths[0], rng, as_text=as_text) for _ in range(num_prefixes)]
@@ -166,8 +167,8 @@ def _of_file(config: DataConfig) -> Iterator[Sample]:
 
 
 def _sharegpt(conversations: list[dict[str, Any]], config: DataConfig) -> Iterator[Sample]:
-    """Yields the first turn of each conversation, whose answer's length is about that of the second
-    one, with four characters per token."""
+    """Yields the first turn of each conversation. The length of its answer is estimated from the
+    second turn at four characters per token."""
     for conversation in conversations:
         turns = [turn["value"] for turn in conversation["conversations"][:2]]
         if len(turns) == 2 and all(turns):
@@ -183,13 +184,13 @@ def _custom(line: dict[str, Any], config: DataConfig) -> Sample:
 
 
 def _whole(text: str) -> str:
-    """Returns the text with a replacement for each lone surrogate, which JSON escapes can express
-    but UTF-8 cannot."""
+    """Returns the text with replacements for lone surrogates, which JSON can express but UTF-8
+    cannot."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 OnEnd = Callable[[Timeline], None]
-"""Is called at the end of each request."""
+"""Called at the end of each request."""
 
 
 class LoadRequest(NamedTuple):
@@ -201,7 +202,7 @@ class LoadRequest(NamedTuple):
 
 
 class Cancelled(RequestFailed):
-    """The load was ended before the request was."""
+    """Raised in a request that is still running when the load is cancelled."""
 
     def __init__(self) -> None:
         super().__init__("cancelled", "")
@@ -215,12 +216,12 @@ async def run_load(
     max_seconds: float | None = None,
     on_end: OnEnd = lambda timeline: None,
 ) -> Load:
-    """Runs a load to its end and returns the timelines. A failed request's timeline has the reason.
-
-    Connecting is not measured: each request has an open connection before its clock starts.
+    """Runs a load to its end and returns the timelines of its requests; that of a failed request
+    has the reason. Connecting is not measured: each request has an open connection before its clock
+    starts.
 
     Args:
-        requests: in order of their times.
+        requests: in the order of their start times.
         max_seconds: seconds after which a request is cancelled; None = never.
         on_end: called at the end of each request, also if the load is cancelled.
     """
@@ -269,12 +270,12 @@ async def _run_request(
 
 
 class LoadedServer:
-    """A server under load and the results of its rounds.
+    """A server under load, and the results of its rounds.
 
     Attributes:
         url: the URL on the command line.
         model: the requested model; None = the first one that the server lists.
-        decode_kernels: the state of the decode kernels at the end of the load, from the metrics.
+        decode_kernels: the state of the decode kernels after the load, from the server's metrics.
     """
 
     def __init__(self, url: str, target: Target, config: LoadConfig) -> None:
@@ -288,20 +289,21 @@ class LoadedServer:
 
     @property
     def load(self) -> Load:
-        """All rounds combined."""
+        """The results of all rounds together."""
         return Load(
             sum(load.seconds for load in self.loads),
             [timeline for load in self.loads for timeline in load.timelines],
         )
 
     async def end(self) -> None:
-        """Asks for what the report says of the server, and closes the connections."""
+        """Reads the server's state for the report, and closes the connections."""
         if self.model is not None:
             self.decode_kernels = await decode_kernels(self.client, self.model)
         await self.client.close()
 
     async def find_model(self) -> None:
-        """Raises RequestFailed: the server cannot be asked, or lists no model."""
+        """Sets the model to the first one that the server lists, unless it is given. Raises
+        RequestFailed if the server does not answer or lists no models."""
         if self.model is None:
             self.model = await first_model(self.client)
 
@@ -313,10 +315,10 @@ async def run_rounds(
     num_rounds: int,
     on_end: OnEnd,
 ) -> None:
-    """Gives all servers the same load in turn; every other round runs in reverse order. If
-    cancelled, the servers keep the results so far. Raises ConfigurationError if a request cannot be
-    encoded as JSON; RequestFailed if a server does not answer the request for its models. `on_end`
-    is called at the end of each counted request."""
+    """Sends the same load to all servers in turn, in reverse order in every other round. If
+    cancelled, keeps the results so far. Raises ConfigurationError if a request cannot be encoded as
+    JSON; RequestFailed if a server does not list its models. `on_end` is called at the end of each
+    request that counts."""
     for server in servers:
         await server.find_model()
     rng = random.Random(config.seed)
@@ -356,7 +358,7 @@ async def _run_round(
         ]
     except TypeError as error:
         # A value of --model or --extra-body, such as an integer beyond 64 bits.
-        raise ConfigurationError(f"requests cannot be written as JSON: {error}") from None
+        raise ConfigurationError(f"a request cannot be encoded as JSON: {error}") from None
     await run_load(
         server.client,
         requests,
@@ -367,7 +369,7 @@ async def _run_round(
 
 
 def _body(sample: Sample, model: str | None, config: LoadConfig) -> dict[str, object]:
-    """Returns the body of a request for a stream with usage."""
+    """Returns the body of a streaming request that asks for usage."""
     body: dict[str, object] = {"model": model}
     if config.backend == "openai-chat":
         body["messages"] = [{"role": "user", "content": sample.prompt}]
@@ -386,16 +388,16 @@ def _body(sample: Sample, model: str | None, config: LoadConfig) -> dict[str, ob
 
 
 FAILED: Final = 1
-"""The exit code where some request has failed."""
+"""The exit code if any request failed."""
 
 
 def bench(url: str, config: LoadConfig, data: DataConfig, report: ReportConfig) -> int:
-    """Runs the load and prints the report. Ctrl-C and SIGTERM end it early. Raises
-    ConfigurationError if the options contradict each other, or a file is not available;
-    RequestFailed if the server cannot be reached, or it has no model.
+    """Runs the load and prints the report; Ctrl-C and SIGTERM end the load early. Raises
+    ConfigurationError if options contradict each other or a file is not available; RequestFailed if
+    a server cannot be reached or has no model.
 
     Returns:
-        The exit code: 0, `FAILED`, or 128 plus the number of the signal that ended it.
+        The exit code: 0, `FAILED`, or 128 plus the number of the signal that ended the load.
     """
     servers = [LoadedServer(url, Target.from_url(url), config)]
     if report.compare is not None:
@@ -419,8 +421,8 @@ def bench(url: str, config: LoadConfig, data: DataConfig, report: ReportConfig) 
 async def _run(
     servers: Sequence[LoadedServer], config: LoadConfig, data: DataConfig, report: ReportConfig
 ) -> int:
-    """Runs all rounds, and returns the exit code of a signal that has interrupted them; 0 =
-    none."""
+    """Runs all rounds. Returns the exit code for the signal that interrupted them; 0 = not
+    interrupted."""
     num_rounds = config.rounds if len(servers) > 1 else 1
     with tqdm(
         total=config.num_prompts * num_rounds * len(servers),
@@ -442,13 +444,13 @@ async def _run(
 
 
 def _raise_file_limit() -> None:
-    """Raises the limit of open files to the hard limit."""
+    """Raises this process's limit of open files to the hard limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _write(servers: Sequence[LoadedServer], config: LoadConfig, report: ReportConfig) -> bool:
-    """Prints and saves the report, and returns whether any request has failed."""
+    """Prints and saves the report. Returns whether any request failed."""
     found = [_Found(server, config, report) for server in servers]
     texts, result = [one.text for one in found], found[0].values
     if len(found) > 1:
@@ -480,7 +482,7 @@ def _write(servers: Sequence[LoadedServer], config: LoadConfig, report: ReportCo
 
 
 class _Found:
-    """The results of one server."""
+    """The results of one server: summaries, the report's text and its JSON members."""
 
     def __init__(self, server: LoadedServer, config: LoadConfig, report: ReportConfig) -> None:
         config = replace(config, model=server.model)

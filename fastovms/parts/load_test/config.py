@@ -30,11 +30,11 @@ def arrival_times(
 ) -> list[float]:
     """Returns the start times of requests in seconds, beginning with 0.
 
-    Intervals have a gamma distribution of the shape `burstiness`, which for 1 is that of a Poisson
-    process. They are scaled so that the whole load matches the rate exactly.
+    The intervals have a gamma distribution with shape `burstiness`; for 1 the load is a Poisson
+    process. They are scaled so that the whole load has exactly the requested rate.
 
     Args:
-        request_rate: requests a second; infinite = all at once.
+        request_rate: requests per second; infinite = all at once.
     """
     if math.isinf(request_rate) or number < 2:
         return [0.0] * number
@@ -46,7 +46,7 @@ def arrival_times(
 
 
 BACKENDS: Final[Mapping[str, str]] = {"openai": "/completions", "openai-chat": "/chat/completions"}
-"""The path of each API that is asked."""
+"""The endpoint of each API that can be tested."""
 
 DATA_SETS: Final = ("random", "prefix_repetition", "sharegpt", "custom")
 LATENCIES: Final = ("ttft", "tpot", "itl", "e2el")
@@ -181,12 +181,12 @@ class DataConfig:
 
 
 DEFAULT_OUTPUT_LEN: Final = 256
-"""Tokens of an answer whose length a file does not say."""
+"""The number of output tokens of a request for which the file gives none."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportConfig:
-    """The reports of a load test, and their files."""
+    """The reports of a load test, and the files that they are saved in."""
 
     # fmt: off
     compare: str | None = setting(None, texts("URL2"),

@@ -1,4 +1,4 @@
-"""Report of a load test."""
+"""The report of a load test."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fastovms.parts.load_test.config import LoadConfig
 
 @dataclass(slots=True)
 class Timeline:
-    """When one stream's output arrived, in seconds of one clock.
+    """The arrival times of one stream's output, in seconds of one clock.
 
     Attributes:
-        started: when the request was sent, over an open connection.
+        started: the time at which the request was sent, over an open connection.
         arrivals: the times of events with output. Events read together have the same time.
         prompt_tokens, completion_tokens: as counted by the server; None = not reported.
         failure: the reason why the answer is incomplete.
-        ended: when the request ended, successful or not; None = unknown.
+        ended: the time at which the request ended or failed; None = unknown.
     """
 
     started: float = 0.0
@@ -39,7 +39,7 @@ class Timeline:
 
     @property
     def last(self) -> float:
-        """The time of the end; if unknown, of the last output or of the start."""
+        """The time of the request's end; if unknown, of the last output or of the start."""
         if self.ended is not None:
             return self.ended
         return self.arrivals[-1] if self.arrivals else self.started
@@ -54,24 +54,24 @@ class Timeline:
 
     @property
     def latency(self) -> float:
-        """Seconds up to the last output."""
+        """Seconds from the start to the last output."""
         return self.arrivals[-1] - self.started
 
     @property
     def num_tokens(self) -> int:
-        """The number of output tokens; if the server does not report it, the number of events."""
+        """The number of output tokens, or of events if the server does not report tokens."""
         tokens = self.completion_tokens
         return len(self.arrivals) if tokens is None else tokens
 
     @property
     def time_per_output_token(self) -> float | None:
-        """Seconds per token after the first; None = only one token."""
+        """Seconds per token after the first; None = at most one token."""
         later_tokens = self.num_tokens - 1
         return (self.arrivals[-1] - self.arrivals[0]) / later_tokens if later_tokens > 0 else None
 
     def record(self, data: bytes, now: float) -> None:
-        """Takes the data of an event that was read at `now`. Raises RequestFailed if the event is
-        an error."""
+        """Records an event whose `data` were read at `now`. Raises RequestFailed if the event is an
+        error."""
         if data == DONE:
             return
         event = read_event(data)
@@ -88,8 +88,8 @@ class Load(NamedTuple):
     """The results of requests that ran together.
 
     Attributes:
-        seconds: from the start of the first request to the end of the last one, including failed
-            ones, so that hanging requests do not make a server look faster.
+        seconds: from the start of the first request to the end of the last one. Failed requests
+            count, so that hanging requests do not make a server look faster.
     """
 
     seconds: float
@@ -97,7 +97,7 @@ class Load(NamedTuple):
 
     @classmethod
     def of(cls, timelines: list[Timeline]) -> Load:
-        """Returns the results of these requests."""
+        """Returns a `Load` of the timelines of requests."""
         first = min((timeline.started for timeline in timelines), default=0.0)
         last = max((timeline.last for timeline in timelines), default=first)
         return cls(last - first, timelines)
@@ -120,8 +120,8 @@ MILLISECONDS: Final = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """The distribution of a latency over all requests, in milliseconds. `percentiles` has values by
-    percentile."""
+    """The distribution of a latency over all requests, in milliseconds. `percentiles` maps a
+    percentile to its value."""
 
     mean: float
     median: float
@@ -130,7 +130,7 @@ class Distribution:
 
     @classmethod
     def of(cls, seconds: Sequence[float], percentiles: Sequence[float]) -> Distribution | None:
-        """Returns the distribution of times; None = no times."""
+        """Returns the distribution of `seconds`; None = there are no values."""
         if not len(seconds):
             return None
         values = np.asarray(seconds) * MILLISECONDS
@@ -144,15 +144,15 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class LoadSummary:
-    """The results of one round. Times in seconds, rates per second.
+    """The results of one round. Times are in seconds, rates per second.
 
     Attributes:
         errors: the number of failed requests by kind; `reasons` has one message of each kind.
         total_input_tokens: None = not reported by the server.
-        counts_events: whether some server sends no `usage`, so that each of its events counts as
-            one token.
-        request_goodput: rate of requests within all limits; None = no limits.
-        latencies: the latencies by their names in `LATENCIES`; those without data are left out.
+        counts_events: whether a server sends no `usage`, so that each of its events counts as one
+            token.
+        request_goodput: the rate of requests within all limits; None = no limits.
+        latencies: the distributions by their names in `LATENCIES`; those without data are absent.
     """
 
     completed: int
@@ -175,7 +175,7 @@ class LoadSummary:
 
     @property
     def total_token_throughput(self) -> float | None:
-        """Tokens of prompts and answers."""
+        """Tokens of prompts and outputs per second; None = the prompts' tokens are unknown."""
         if self.total_input_tokens is None:
             return None
         total = self.total_input_tokens + self.total_output_tokens
@@ -189,8 +189,8 @@ def summarize(
     latencies: Sequence[str] = (),
     goodput: Mapping[str, float] | None = None,
 ) -> LoadSummary:
-    """Computes the summary of a load. Latencies and tokens are those of successful requests.
-    `goodput` limits of requests in milliseconds, by latency."""
+    """Returns the summary of a load. Latencies and tokens are those of successful requests.
+    `goodput` has the limits of requests in milliseconds, by latency."""
     done = [timeline for timeline in load.timelines if timeline.failure is None]
     failures = [timeline.failure for timeline in load.timelines if timeline.failure is not None]
     inputs = [timeline.prompt_tokens for timeline in done]
@@ -235,8 +235,8 @@ def values_of(name: str, timelines: Sequence[Timeline]) -> list[float]:
 
 
 def tokens_by_second(timelines: Sequence[Timeline]) -> list[float]:
-    """Returns the output tokens of each second from the first request on. The tokens of a request
-    are spread evenly over its events, because the server reports only their total."""
+    """Returns the output tokens in each second since the start of the first request. The tokens of
+    a request are spread evenly over its events, because the server reports only their total."""
     if not timelines:
         return []
     start = min(timeline.started for timeline in timelines)
@@ -248,7 +248,7 @@ def tokens_by_second(timelines: Sequence[Timeline]) -> list[float]:
 
 
 def _most_at_once(timelines: Sequence[Timeline]) -> int:
-    """Returns the largest number of requests that ran at the same time."""
+    """Returns the maximum number of requests that ran at the same time."""
     changes = sorted(
         [(timeline.started, 1) for timeline in timelines]
         + [(timeline.arrivals[-1], -1) for timeline in timelines]
@@ -333,7 +333,7 @@ def _line(name: str, value: float | None) -> str:
 
 
 def values(summary: LoadSummary, config: LoadConfig) -> dict[str, object]:
-    """Returns the members of the JSON of one round, with vLLM's names."""
+    """Returns the members of one round's JSON result, with vLLM's names."""
     found: dict[str, object] = {
         "backend": config.backend,
         "model_id": config.model,
@@ -365,8 +365,8 @@ def values(summary: LoadSummary, config: LoadConfig) -> dict[str, object]:
 
 
 def details(load: Load) -> dict[str, object]:
-    """Returns the members that `--save-detailed` adds: lists with a value for each request, times
-    in seconds."""
+    """Returns the members that `--save-detailed` adds: lists with a value for each request; times
+    are in seconds."""
     timelines = load.timelines
     return {
         "input_lens": [timeline.prompt_tokens for timeline in timelines],
@@ -394,9 +394,9 @@ _FIGURES: Final[Mapping[str, Callable[[LoadSummary], float | None]]] = {
 def paired_ratios(
     ours: Sequence[LoadSummary], theirs: Sequence[LoadSummary]
 ) -> dict[str, dict[str, float]]:
-    """Returns for each figure, by its name such as "median_ttft_ms", a mapping: the medians of both
-    servers ("url", "compare"), and the median, least and greatest of the ratios of rounds ("ratio",
-    "min", "max"). Figures that a round lacks, or that are 0, are left out."""
+    """Returns, for each figure such as "median_ttft_ms", the medians of both servers ("url",
+    "compare"), and the median, minimum and maximum of the rounds' ratios ("ratio", "min", "max").
+    Figures that are missing in a round or 0 are left out."""
     found = {}
     for name, figure in _FIGURES.items():
         pairs = [(figure(a), figure(b)) for a, b in zip(ours, theirs, strict=True)]
@@ -415,7 +415,7 @@ def paired_ratios(
 
 
 def render_ratios(ratios: Mapping[str, Mapping[str, float]]) -> str:
-    """Returns a table of the results of `paired_ratios`, with a line for each figure."""
+    """Returns a text table of the results of `paired_ratios`, with one line per figure."""
     lines = [f"{'':<22}{'URL':>12}{'--compare':>12}   ratio (min to max)"]
     for name, row in ratios.items():
         lines.append(
@@ -449,12 +449,12 @@ pre {{ overflow-x: auto }}
 
 
 def html_page(title: str, text: str, svg: str) -> str:
-    """Returns a page with the plots and the text of a report in it."""
+    """Returns an HTML page with the plots and the text of a report."""
     return _PAGE.format(title=escape(title), text=escape(text), svg=svg[svg.index("<svg") :])
 
 
 def check_plots() -> None:
-    """Raises ConfigurationError if the library for plots is not installed."""
+    """Raises ConfigurationError if matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -462,9 +462,9 @@ def check_plots() -> None:
 
 
 def draw(rounds: Mapping[str, Sequence[Load]]) -> str:
-    """Returns an SVG with a line for each server: the distribution of each latency, and the output
-    tokens of each second, round after round. The same loads give the same file. `rounds` is the
-    rounds by name in the legend; a single one has no legend."""
+    """Returns an SVG with one line per server: the distribution of each latency, and the output
+    tokens of each second, round after round. Equal loads give an equal file. `rounds` has the loads
+    by the name in the legend; a single server has no legend."""
     import matplotlib
 
     matplotlib.use("svg")

@@ -1,5 +1,5 @@
-"""Images and documents of requests: enforces allowed sources and limits, and decodes them.
+"""Loads the images and documents of requests, within the allowed sources and limits.
 
-Every error about them is an `InvalidField` that names the part of the request and reveals nothing
-of the network or the file system.
+Every error is an `InvalidField` that names the part of the request and reveals nothing about the
+network or the file system.
 """

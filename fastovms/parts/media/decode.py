@@ -1,4 +1,4 @@
-"""Decodes images."""
+"""Decodes and shrinks images."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from fastovms.errors import InvalidField
 from fastovms.params import Image
 
 MAX_SCANS: Final = 100
-"""The maximum number of scans that an image may have: each takes time in proportion to all pixels,
-however few bytes it has. Encoders write about ten."""
+"""The maximum number of scans of a JPEG image. Each scan takes time in proportion to all pixels,
+however few bytes it has. Encoders write about ten scans."""
 
 # In a run of 0xFF fill bytes before a marker, only the last byte is matched. A pattern for the
 # whole run would search a run without a marker again from each of its bytes.
 _MARKER: Final = re.compile(rb"\xff[^\x00\xff]", re.DOTALL)
 _WITHOUT_LENGTH: Final = frozenset((0x01, *range(0xD0, 0xD9)))
-"""The markers that no length follows: TEM, RST0 to RST7 and SOI (ITU T.81, B.1.1.3)."""
+"""The markers without a length field: TEM, RST0 to RST7 and SOI (ITU T.81, B.1.1.3)."""
 
 _EOI: Final = 0xD9
 _SOS: Final = 0xDA
 
 
 def has_too_many_scans(data: bytes) -> bool:
-    """Returns whether a decoder would find more than `MAX_SCANS` in a file, corrupt or not."""
+    """Returns whether a decoder would find more than `MAX_SCANS` scans in a file, corrupt or
+    not."""
     num_scans, at = 0, 0
     # A zero byte follows each 0xFF of coded data, so that the next marker can be searched for.
     while (found := _MARKER.search(data, at)) is not None:
@@ -48,31 +49,31 @@ def has_too_many_scans(data: bytes) -> bool:
 FORMATS: Final = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 
 _DEEP_GREY: Final = ("I", "I;16", "I;16B", "I;16L", "I;16N")
-"""Pillow's names for grey of 16 bits a pixel, in the forms in which it keeps it."""
+"""Pillow's mode names for grey images with 16 bits per pixel."""
 
 _JPEGS: Final = ("JPEG", "MPO")
-"""Pillow's names for JPEG files. MPO, which cameras write, is several of them in one file."""
+"""Pillow's names for JPEG files. An MPO file, which cameras write, has several JPEG images."""
 
 _STRIP: Final = 256 * 1024
-"""The number of pixels that are copied at a time."""
+"""The number of pixels that are copied at once."""
 
 _REDUCING_GAP: Final = 3.0
-"""Large images are first reduced by whole numbers, to three times the final size, which is faster
-than one filter over all pixels and looks the same."""
+"""Large images are first reduced by an integer factor to three times the final size, which is
+faster than one filter over all pixels and looks the same."""
 
 
 _MIN_PIXEL_COUNT: Final = 10_000
-"""A `longest_edge` from here on is a number of pixels, as in Qwen's processors, and below it the
-length of a side."""
+"""A `longest_edge` of at least this is a number of pixels, as in Qwen's processors; a smaller one
+is the length of a side."""
 
 
 class PixelBound(NamedTuple):
     """The size to which larger images are shrunk.
 
     Attributes:
-        max_pixels: width times height.
-        multiple: the sides are multiples of this number, as the model's processor requires, so that
-            a shrunk image is not resized again.
+        max_pixels: the maximum of width times height.
+        multiple: sides are multiples of this number, as the model's processor requires, so that a
+            shrunk image is not resized again.
     """
 
     max_pixels: int
@@ -96,8 +97,8 @@ class PixelBound(NamedTuple):
         return cls(min(stated, max_pixels), multiple)
 
     def fit(self, width: int, height: int) -> tuple[int, int]:
-        """Returns the size to which an image is shrunk: its own if it is small enough, otherwise
-        the largest one with about the same aspect ratio."""
+        """Returns the size to which an image is shrunk: its own size if that is small enough,
+        otherwise the largest allowed one with about the same aspect ratio."""
         if width * height <= self.max_pixels:
             return width, height
         scale = math.sqrt(self.max_pixels / (width * height))
@@ -112,19 +113,19 @@ class PixelBound(NamedTuple):
 
 
 Admit = Callable[[int, int], None]
-"""Gets the number of pixels that decoding an image makes and the number that is kept, before it is
-decoded, and raises where there are too many."""
+"""Called before an image is decoded with the numbers of pixels during decoding and after shrinking;
+raises if there are too many."""
 
 Decode = Callable[[bytes, str, int, PixelBound, Admit], Image]
 """Decodes an image as `decode_image` does."""
 
 
 def decode_image(data: bytes, name: str, max_pixels: int, bound: PixelBound, admit: Admit) -> Image:
-    """Decodes an image to uint8 of shape [height, width, 3]. Raises InvalidField if the image has
-    an unsupported format, is corrupt, or has more than `max_pixels`.
+    """Returns a decoded image as uint8 [height, width, 3]. Raises InvalidField if the image has an
+    unsupported format, is corrupt, or has more than `max_pixels`.
 
     Args:
-        name: the request's field with the image.
+        name: the request field with the image.
         bound: the size to which a larger image is shrunk.
     """
     encoded = EncodedImage(data, name, max_pixels=max_pixels, bound=bound)
@@ -142,8 +143,8 @@ def is_available() -> bool:
 
 
 class EncodedImage:
-    """An image of which only the header has been read. Raises InvalidField if the image has an
-    unsupported format, more than `max_pixels` by its header, or too many JPEG scans.
+    """An image whose header has been read. Raises InvalidField if the image has an unsupported
+    format, more than `max_pixels` according to its header, or too many JPEG scans.
 
     Attributes:
         num_pixels: the number of pixels after decoding.
@@ -151,10 +152,9 @@ class EncodedImage:
     """
 
     def __init__(self, data: bytes, name: str, *, max_pixels: int, bound: PixelBound) -> None:
-        """
-        Args:
-            name: the part of the request that the image came in.
-            bound: the size to which a larger image is shrunk.
+        """Args:
+        name: the request field with the image.
+        bound: the size to which a larger image is shrunk.
         """
         if not is_available():
             raise InvalidField(
@@ -183,9 +183,9 @@ class EncodedImage:
                 self._image.draft(None, self._target)
 
     def decode(self, *, is_mask: bool = False) -> Image:
-        """Decodes and shrinks the pixels, in time proportional to their number; Pillow releases the
-        GIL for most of it. Call it only once. Raises InvalidField if the file is corrupt, or needs
-        too much memory."""
+        """Returns the decoded and shrunk image, in time proportional to its pixels; Pillow releases
+        the GIL most of that time. Call this method only once. Raises InvalidField if the file is
+        corrupt or needs too much memory."""
         try:
             size = self._image.size
             self._image.load()
@@ -219,7 +219,7 @@ class EncodedImage:
 
 
 def _upright(image: Any) -> Any:
-    """Rotates an image according to its EXIF data, if they are valid."""
+    """Returns an image rotated according to its EXIF data, if these are valid."""
     from PIL import ImageOps
 
     with suppress(Exception):
@@ -228,15 +228,16 @@ def _upright(image: Any) -> Any:
 
 
 def _hole(image: Any) -> Any:
-    """Returns a mask whose transparent pixels are repainted, as in OpenAI's API, as one in which
-    those pixels are white and all others black."""
+    """Converts a mask in OpenAI's format, whose transparent pixels are to be repainted, to one in
+    which those pixels are white and all others black."""
     from PIL import ImageOps
 
     return ImageOps.invert(image.convert("RGBA").getchannel("A"))
 
 
 def _to_rgb(image: Any, size: tuple[int, int]) -> Image:
-    """Returns the pixels of the image in this size. Transparent pixels become white, as in vLLM."""
+    """Returns the image in this size as uint8 [height, width, 3]. Transparent pixels become white,
+    as in vLLM."""
     from PIL import Image as pillow
 
     if image.mode in _DEEP_GREY:
@@ -253,7 +254,7 @@ def _to_rgb(image: Any, size: tuple[int, int]) -> Image:
 
 
 def _pixels(image: Any) -> Image:
-    """Copies the pixels in strips, since copying holds the GIL."""
+    """Returns the pixels as an array. Copies them in strips, because copying holds the GIL."""
     width, height = image.size
     pixels: Image = np.empty((height, width, 3), np.uint8)
     rows = max(1, _STRIP // width)

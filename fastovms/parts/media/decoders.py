@@ -1,5 +1,5 @@
-"""Pools of processes that decode files. The decoders are native code that reads untrusted bytes: a
-crash loses only one file, and memory returns to the operating system."""
+"""Pools of processes that decode files. Decoders are native code that reads untrusted bytes: in a
+process, a crash affects only one file, and memory returns to the operating system."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from fastovms.backends.processes import NICENESS, ChildProcess, ProcessPool, set
 from fastovms.errors import InvalidField
 
 TIMEOUT: Final = 60.0
-"""Seconds that one answer of a process may take."""
+"""The timeout in seconds for an answer of a process."""
 
 Result = TypeVar("Result")
 
 
 class Refused(NamedTuple):
-    """Reports that the file is invalid."""
+    """Reports that the file is invalid; the parent raises the error for clients."""
 
     message: str
 
 
 class DecoderPool(ProcessPool):
-    """A pool of processes that decode one file each at a time.
+    """A pool of processes, each of which decodes one file at a time.
 
     Args:
-        what: a file of this kind, for messages, such as "image".
-        timeout: seconds to wait for an answer of a process.
+        what: the kind of file for messages, such as "image".
+        timeout: the timeout in seconds for an answer of a process.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class DecoderPool(ProcessPool):
 
     def run(self, name: str, ask: Callable[[ChildProcess], Result]) -> Result:
         """Calls `ask` with an idle process and returns its result. Raises InvalidField if the file
-        is invalid, crashes the process or takes too long; Overloaded if there is not enough memory;
-        BackendUnavailable as `process` does. `name` is the request's field with the file."""
+        is invalid, crashes the process or takes too long; Overloaded if memory is short;
+        BackendUnavailable as `process` does. `name` is the request field with the file."""
         try:
             with self.process() as peer:
                 return ask(peer)
@@ -57,7 +57,7 @@ class DecoderPool(ProcessPool):
 
     def answer(self, peer: ChildProcess, name: str) -> Any:
         """Returns the next answer of a process. Raises InvalidField if the answer is `Refused`;
-        TimeoutError if there is none in time."""
+        TimeoutError if there is no answer in time."""
         if not peer.connection.poll(self._timeout):
             raise TimeoutError
         answer = peer.connection.recv()
@@ -67,7 +67,7 @@ class DecoderPool(ProcessPool):
 
 
 def limit_decoder(max_memory: int) -> None:
-    """Limits this process to a number of bytes of address space, and lets others go first."""
+    """Limits the address space of this process to `max_memory` bytes, and lowers its priority."""
     warnings.simplefilter("ignore")  # decoders warn about clients' files
     set_soft_limit(resource.RLIMIT_AS, max_memory)
     os.nice(NICENESS)

@@ -1,4 +1,4 @@
-"""Reads the texts of documents: texts as they are, and PDF with pypdf."""
+"""Reads the text of documents: plain text as it is, and PDF with pypdf."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import Final
 from fastovms.errors import InvalidField
 
 MAX_TEXT: Final = 4 * 1024 * 1024
-"""The maximum number of characters of one PDF: no context holds more."""
+"""The maximum number of characters of a PDF's text; no context holds more."""
 
 _SIGNATURE: Final = b"%PDF-"
 _MAX_BEFORE: Final = 1024
-"""Bytes within which a PDF's signature must begin, as other readers have it."""
+"""The number of bytes within which a PDF's signature must begin, as in other readers."""
 
 
 def is_pdf(data: bytes) -> bool:
-    """Returns whether a file is a PDF, whose signature may follow up to 1,024 other bytes."""
+    """Returns whether a file is a PDF: up to 1,024 other bytes may precede its signature."""
     return data.find(_SIGNATURE, 0, _MAX_BEFORE + len(_SIGNATURE)) >= 0
 
 
 def can_read_pdf() -> bool:
-    """Whether pypdf is installed."""
+    """Returns whether pypdf is installed."""
     return importlib.util.find_spec("pypdf") is not None
 
 
 def decode_text(data: bytes, name: str) -> str:
-    """Returns the text of a document that is not a PDF. Raises InvalidField if it is not UTF-8, or
-    has characters that no text has. `name` is the request's field with the document."""
+    """Returns the text of a document that is not a PDF. Raises InvalidField if the document is not
+    UTF-8 or contains U+0000. `name` is the request field with the
+    document."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -40,9 +41,9 @@ def decode_text(data: bytes, name: str) -> str:
 
 
 def read_pdf(data: bytes, name: str, max_pages: int) -> str:
-    """Returns the text of a PDF, pages apart by an empty line. Takes seconds, and without bound for
-    a document made for that: run it in a process with limits. Raises InvalidField if the document
-    is corrupt, encrypted or too long, or has no text."""
+    """Returns the text of a PDF, with an empty line between pages. Takes seconds, and unlimited
+    time for a malicious document, so call it in a process with limits. Raises InvalidField if the
+    document is corrupt, encrypted or too long, or has no text."""
     # Imported here because only the process that reads documents needs it.
     from pypdf import PdfReader
     from pypdf.errors import DependencyError
@@ -80,6 +81,6 @@ def read_pdf(data: bytes, name: str, max_pages: int) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Returns the text without surrogates, which corrupt documents contain and which cannot be
-    encoded in UTF-8."""
+    """Returns the text without surrogates, which corrupt documents may contain and UTF-8 cannot
+    encode."""
     return text.encode(errors="replace").decode()

@@ -27,22 +27,23 @@ logger = logging.getLogger(__name__)
 _HEAD: Final = re.compile(r"data:([^;,]*)((?:;[^;,]*)*),", re.IGNORECASE)
 _MAX_HEAD: Final = 256
 _PIECE: Final = 1024 * 1024
-"""Characters that are decoded at a time; a multiple of four."""
+"""The number of characters that are decoded at once; a multiple of four."""
 
 _UNKNOWN_TYPES: Final = ("", "application/octet-stream", "binary/octet-stream")
-"""Media types that clients send if they do not know the type of the image."""
+"""Media types that are sent for images of unknown type."""
 
 _EQUIVALENTS: Final = (
     *((space, "") for space in "\n\r\t "),
     *((f"%{ord(char):02{case}}", char) for char in "+/=" for case in "xX"),
 )
-"""Characters that base64 within a URL may have in addition: broken lines (RFC 2045, 6.8) and
-escaped characters (RFC 3986)."""
+"""Characters that base64 in a URL may contain in addition: line breaks (RFC 2045, 6.8) and
+percent-encoded characters (RFC 3986)."""
 
 
 def decode_data_url(url: str, name: str, *, max_bytes: int, is_image: bool = True) -> bytes:
-    """Returns the content of a URL, in time proportional to its length. Raises InvalidField if the
-    URL is malformed, is not an image if it must be one, or has more than `max_bytes`."""
+    """Returns the content of a data URL, in time proportional to its length. Raises InvalidField if
+    the URL is malformed, has more than `max_bytes`, or is not an image although `is_image` is
+    set."""
     head = _HEAD.match(url[:_MAX_HEAD])
     if head is None:
         raise InvalidField(f"{name} is a malformed data URL", param=name)
@@ -55,8 +56,8 @@ def decode_data_url(url: str, name: str, *, max_bytes: int, is_image: bool = Tru
 
 
 def decode_base64(encoded: str, name: str, *, max_bytes: int) -> bytes:
-    """Returns the content of a text in base64, in time proportional to its length. Raises
-    InvalidField if the text is malformed, or has more than `max_bytes`."""
+    """Returns the content of a base64 text, in time proportional to its length. Raises InvalidField
+    if the text is malformed or its content exceeds `max_bytes`."""
     for text, plain in _EQUIVALENTS:
         encoded = encoded.replace(text, plain)
     if len(encoded) // 4 * 3 > max_bytes + 3:
@@ -68,7 +69,7 @@ def decode_base64(encoded: str, name: str, *, max_bytes: int) -> bytes:
 
 
 def _decode(encoded: str, name: str) -> bytes:
-    """Decodes base64 in pieces, because each piece holds the GIL."""
+    """Decodes base64 in pieces, because decoding holds the GIL."""
     data = bytearray()
     try:
         if "=" in encoded[:-2]:
@@ -81,19 +82,19 @@ def _decode(encoded: str, name: str) -> bytes:
 
 
 def too_large(name: str, max_bytes: int) -> InvalidField:
-    """Returns the error of a file that is too large. `name` is the field's path."""
+    """Returns the error for a file that exceeds `max_bytes`. `name` is the request field."""
     return InvalidField(f"{name} must be at most {max_bytes} bytes", param=name)
 
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-"""A network whose addresses lead to the IPv4 address in their last four bytes (RFC 6052)."""
+"""The IPv6 network whose addresses lead to the IPv4 address in their last four bytes (RFC 6052)."""
 
 
 def is_public(text: str) -> bool:
-    """Returns whether an address is public: not private, link-local, loopback, shared, reserved or
-    multicast, and not mapped to such an IPv4 address."""
+    """Returns whether an IP address is public: not private, link-local, loopback, shared, reserved
+    or multicast, and not mapped to such an IPv4 address."""
     try:
         address: Address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -124,17 +125,17 @@ _READ_SIZE: Final = 64 * 1024
 _MAX_URL: Final = 8 * 1024
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Returns the addresses of a host and port, the best first. Raises OSError."""
+"""Returns the IP addresses of a host and port, best first. Raises OSError."""
 
 
 class _Failed(Exception):
-    """The reason why an image is not available, for the log only: clients must not be able to
-    explore the network."""
+    """The reason why an image is not available, for the log only: clients must not learn about the
+    network."""
 
 
 @dataclass(slots=True)
 class _Answer:
-    """Collects a response. Its methods are `httptools`' callbacks."""
+    """Collects a response; the methods are `httptools` callbacks."""
 
     max_bytes: int
     status: int = 0
@@ -170,15 +171,15 @@ class _Answer:
 
     @property
     def is_enough(self) -> bool:
-        """Returns whether nothing more need be read."""
+        """Returns whether no more of the response needs to be read."""
         if self.has_head and self.status != 200:
             return True
         return self.is_complete or self.is_too_large
 
 
 class SystemResolver:
-    """Resolves host names with the operating system, in separate threads, because an answer may
-    take half a minute and cannot be cancelled."""
+    """Resolves host names with the operating system, in separate threads, because a lookup may take
+    half a minute and cannot be cancelled."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_NUM_RESOLVERS, "media-resolve")
@@ -191,15 +192,14 @@ class SystemResolver:
 
 
 class Fetcher:
-    """Fetches images within limits. Raises ConfigurationError if one of the domains is not a host
-    name.
+    """Fetches images within limits. Raises ConfigurationError if a domain is not a host name.
 
-    `http.client` and its kin resolve a name when they connect, after any check of its addresses.
-    Here the address that was checked is the one that is connected to.
+    This class does not use a library such as `http.client`, which resolves the host name again
+    after the addresses were checked; it connects to the address that was checked.
 
     Args:
-        domains: the allowed hosts; "all" = any.
-        allow_redirects: whether to follow redirects, each checked like the first URL.
+        domains: the allowed hosts; "all" = any host.
+        allow_redirects: whether to follow redirects, each of which is checked like the first URL.
         allow_private: whether to connect to addresses that are not public, too.
         timeout: seconds for an image, redirects included.
     """
@@ -229,7 +229,7 @@ class Fetcher:
     async def fetch(self, url: str, name: str, *, max_bytes: int) -> bytes:
         """Returns the content of an image. Raises InvalidField if the domain is not allowed, or the
         image is not available within the limits; BackendUnavailable if no connection can be opened
-        for lack of descriptors or memory."""
+        because file descriptors or memory are exhausted."""
         parts = self._check(url, name)
         try:
             async with asyncio.timeout(self._timeout):
@@ -261,7 +261,7 @@ class Fetcher:
         return parts
 
     async def _follow(self, parts: SplitResult, name: str, max_bytes: int) -> _Answer:
-        """Follows redirects and returns the first answer that is not a redirect."""
+        """Follows redirects and returns the first response that is not a redirect."""
         for _ in range(_MAX_REDIRECTS + 1):
             answer = await self._ask(parts, max_bytes)
             if answer.status == 200:

@@ -1,4 +1,4 @@
-"""Documents of requests: replaces the parts that bring files by their texts."""
+"""Replaces the documents of requests by their texts."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from fastovms.server_config import MediaConfig
 from fastovms.system.disk import open_file
 
 FindFile = Callable[[str, str], Awaitable[Path]]
-"""Returns the path of a tenant's file by its id. Raises RequestError or StateFailed."""
+"""Returns the path of a tenant's file, given tenant and file id. Raises RequestError or
+StateFailed."""
 
 ReadPdf = Callable[[bytes, str, int], str]
-"""Returns the text of a PDF, given the field that it comes from and the most pages. Called in a
-thread."""
+"""Returns the text of a PDF, given its content, its request field and the maximum pages. Called in
+a thread."""
 
 _MAX_CACHED: Final = 16 * 1024 * 1024
-"""Characters of the texts of PDFs that are kept, by key: clients send a document again with each
-turn."""
+"""The maximum characters of all cached PDF texts; clients send a document again with each turn."""
 
 _MAX_TITLE: Final = 200
 _MAX_DOCUMENTS: Final = 100
-"""The maximum number of documents of a request: each takes a turn of the thread."""
+"""The maximum number of documents of a request; each takes a turn of the thread."""
 
 
 class Documents:
-    """Reads documents in a thread, one at a time; clients take turns. Belongs to one event loop.
+    """Reads documents in a thread, one at a time; clients take turns. Use it with one event loop.
 
     Args:
-        find_file: finds a file that was uploaded.
+        find_file: finds an uploaded file.
         read_pdf: reads a PDF within limits of time and memory.
-        close_reader: ends what `read_pdf` does.
+        close_reader: releases the resources of `read_pdf`.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class Documents:
         self._num_chars = 0
 
     async def read(self, request: Request, given: Sequence[RequestDocument]) -> int:
-        """Hands each document its text. Returns the number of characters of all texts, which is
-        bounded because a request may name one uploaded file many times. An older document that
-        cannot be read stays as it is. Raises RequestError if a new document cannot be read, or
-        there are too many; StateFailed if the stored files cannot be read; Overloaded if too many
+        """Passes each document its text, and returns the number of characters of all texts, which
+        is bounded because a request may name one file many times. A document of an earlier turn
+        that cannot be read stays unchanged. Raises RequestError if a new document cannot be read or
+        there are too many; StateFailed if stored files cannot be read; Overloaded if too many
         documents wait."""
         if len(given) > _MAX_DOCUMENTS:
             place = given[_MAX_DOCUMENTS].place
@@ -95,7 +95,7 @@ class Documents:
             )
 
     def close(self) -> None:
-        """Refuses waiting documents, and ends the thread after its current one."""
+        """Rejects waiting documents, and ends the thread after the current one."""
         self._thread.close()
         self._close_reader()
 
@@ -157,7 +157,10 @@ class Documents:
                 "extra documents",
                 param=name,
             )
-        key = tenant, hashlib.sha256(data).digest()  # per tenant: the time reveals cache hits
+        key = (
+            tenant,
+            hashlib.sha256(data).digest(),
+        )  # per tenant, because response times reveal cache hits
         text = self._texts.get(key)
         if text is None:
             text = self._read_pdf(data, name, self._config.max_document_pages)
@@ -171,6 +174,6 @@ class Documents:
 
 
 def documents(config: MediaConfig, find_file: FindFile) -> Documents:
-    """Returns the reader of documents, whose PDFs are read in processes."""
+    """Returns a reader of documents that reads PDFs in separate processes."""
     processes = PdfProcesses()
     return Documents(config, find_file, processes.read, processes.close)

@@ -1,4 +1,4 @@
-"""Decodes and shrinks images in other processes, which run `serve`."""
+"""Decodes and shrinks images in separate processes, which run `serve`."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ from fastovms.system.memory import find_trim
 _MAX_PROCESSES: Final = 2
 _MAX_MEMORY: Final = 4 * 2**30
 _MAX_SECONDS: Final = 20
-"""CPU seconds that one image may take. A busy machine is not a fault of an image."""
+"""The maximum CPU seconds for one image. CPU time is independent of the load of the machine."""
 
 
 class ImageBytes(NamedTuple):
-    """Announces an image, whose bytes follow.
+    """Announces an image; its bytes follow.
 
     Attributes:
-        name: the request's field with the image.
+        name: the request field with the image.
         bound: the size to which larger images are shrunk.
-        is_mask: whether its transparent pixels, if it has some, become white and all others black.
+        is_mask: whether the image is a mask; transparent pixels then become white and all others
+            black.
     """
 
     name: str
@@ -44,7 +45,7 @@ class ImageBytes(NamedTuple):
 
 
 class HeaderRead(NamedTuple):
-    """Reports the image's header. The parent answers whether to continue, then sends a descriptor
+    """Reports the image's header. The parent answers whether to continue, then sends the descriptor
     of shared memory with three bytes per pixel."""
 
     num_pixels: int
@@ -85,8 +86,8 @@ class ImageDecoder(DecoderPool):
         *,
         is_mask: bool = False,
     ) -> Image:
-        """Decodes an image as `decode.decode_image` does, or a mask as `ImageBytes` says. Raises as
-        `run` does."""
+        """Decodes an image as `decode.decode_image` does; `is_mask` is that of `ImageBytes`. Raises
+        as `run` does."""
         asked = ImageBytes(name, max_pixels, bound, is_mask)
         return self.run(name, lambda peer: self._ask(peer, data, asked, admit))
 
@@ -114,8 +115,8 @@ class ImageDecoder(DecoderPool):
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Answers images as `ImageDecoder` asks, until the connection ends."""
-    is_available()  # imports the decoder, so that the first image does not wait for it
+    """Decodes the images that `ImageDecoder` sends, until the connection closes."""
+    is_available()  # import the decoder now, so that the first image does not wait for it
     limit_decoder(_MAX_MEMORY)
     trim = find_trim()
     while True:
@@ -129,8 +130,8 @@ def serve(connection: Connection[Any, Any]) -> None:
 
 
 def _decode(connection: Connection[Any, Any], asked: ImageBytes) -> None:
-    """Decodes one image for the parent. Raises InvalidField if the data are not an image, or a
-    corrupt or too large one."""
+    """Decodes one image for the parent. Raises InvalidField if the data are not a valid image, or
+    the image is too large."""
     data = connection.recv_bytes()
     encoded = EncodedImage(data, asked.name, max_pixels=asked.max_pixels, bound=asked.bound)
     connection.send(HeaderRead(encoded.num_pixels, encoded.num_kept))

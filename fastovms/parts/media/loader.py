@@ -1,4 +1,4 @@
-"""Loads images of requests within limits."""
+"""Loads the images of requests within limits."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ logger = logging.getLogger(__name__)
 
 
 class MemoryBudget:
-    """Counts the bytes of images from before decoding until they are released. Thread-safe."""
+    """Counts the bytes of images, from before decoding until the images are released.
+    Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -40,7 +41,7 @@ class MemoryBudget:
         return self._used
 
     def take(self, num_bytes: int) -> None:
-        """Reserves bytes. Raises Overloaded if the limit is reached at present."""
+        """Reserves bytes. Raises Overloaded if the limit is reached."""
         with self._lock:
             if self._used + num_bytes > self.max_bytes:
                 raise Overloaded("too many images are being read; try again later")
@@ -64,9 +65,9 @@ class MemoryBudget:
         bound: PixelBound,
         check: Admit = lambda num_pixels, num_kept: None,
     ) -> Image:
-        """Returns a decoded image. All its pixels count during decoding, and afterwards the
-        remaining ones, until the image is garbage-collected. Raises Overloaded as `take` does, and
-        as `decode` and `check` do. `check` is called before the image is decoded."""
+        """Returns a decoded image. All its pixels are reserved during decoding, and then those of
+        the shrunk image until it is garbage-collected. Raises Overloaded as `take` does, and the
+        errors of `decode` and `check`. `check` is called before decoding."""
         taken = 0
 
         def admit(num_pixels: int, num_kept: int) -> None:
@@ -86,10 +87,10 @@ class MemoryBudget:
 
 
 class LocalFiles:
-    """Reads the files below one directory. Raises ConfigurationError if `root` is not a directory.
+    """Reads files below one directory. Raises ConfigurationError if `root` is not a directory.
 
     Args:
-        root: the directory that may be read; None = none.
+        root: the directory that may be read; None = no files may be read.
     """
 
     def __init__(self, root: Path | None) -> None:
@@ -98,10 +99,10 @@ class LocalFiles:
         self._root = None if root is None else os.path.realpath(root)
 
     def read(self, url: str, name: str, *, max_bytes: int) -> bytes:
-        """Returns the content of the file at an absolute path, or at a `file:` URL. Blocks while
-        the disk is slow. Raises InvalidField if files are not allowed, or this one is not, cannot
-        be read, or is too large. Whether a file outside the directory exists cannot be deduced from
-        this."""
+        """Returns the content of the file at an absolute path or a `file:` URL. Blocks while the
+        disk is slow. Raises InvalidField if local files are not allowed, or the file is outside the
+        directory, unreadable or too large. The error does not reveal whether a file outside the
+        directory exists."""
         if self._root is None:
             raise InvalidField(f"{name}: this server does not read local files", param=name)
         path = _path_of(url)
@@ -155,7 +156,7 @@ def _path_of(url: str) -> str | None:
 
 _NUM_THREADS: Final = 4
 _NUM_AT_ONCE: Final = 4
-"""The number of images of one request that are loaded at a time."""
+"""The number of images of one request that are loaded at once."""
 
 Result = TypeVar("Result")
 
@@ -169,7 +170,7 @@ class _Sizes:
         self._lock = Lock()
 
     def add(self, decoded: int, kept: int, name: str) -> None:
-        """Counts an image. Raises InvalidField if the images need more memory than the limit.
+        """Counts an image. Raises InvalidField if the images of the request exceed the limit.
 
         Args:
             decoded: the bytes needed for decoding.
@@ -201,15 +202,16 @@ _TAG_KEYS: Final = (
     "vision_start_token_id",
     "vision_end_token_id",
 )
-"""Keys of config.json that name the tokens that stand for images and the like, or enclose them."""
+"""Keys in config.json for the ids of the tokens that stand for media such as images, or enclose
+them."""
 
 
 class ImageLoader:
-    """Loads images. Fetching is done on the event loop, decoding and reading files in separate
-    threads. Raises ConfigurationError if an allowed domain or directory is invalid.
+    """Loads images: fetches on the event loop, decodes and reads files in threads. Raises
+    ConfigurationError if an allowed domain or directory is invalid.
 
     Args:
-        decode: decodes an image; called in those threads.
+        decode: decodes an image; called in the threads.
         close_decoder: releases the resources of `decode`.
     """
 
@@ -244,21 +246,20 @@ class ImageLoader:
         return self._config.max_images
 
     def bound(self, processor: Mapping[str, Any]) -> PixelBound:
-        """Returns the size to which images for a model are shrunk. `processor` is the model's
-        preprocessor_config.json."""
+        """Returns the size to which images for a model are shrunk. `processor` is the content of
+        the model's preprocessor_config.json."""
         return PixelBound.of(processor, self._config.shrink_images_to)
 
     async def load(
         self, sources: Sequence[ImageSource], bound: PixelBound | None = None
     ) -> list[Image]:
         """Returns the images, in the order of their sources. Raises InvalidField if an image is not
-        available or cannot be decoded, or there are too many; Overloaded if there is not enough
-        memory at present.
+        available or cannot be decoded, or there are too many; Overloaded if memory is short.
 
         Args:
             bound: the size to which larger images are shrunk; None = `--shrink-images-to`. Three or
-                more images together get at most twice as many pixels, because attention may grow
-                with the square of their number.
+                more images together may have at most twice as many pixels, because the cost of
+                attention may grow with the square of their number.
         """
         config = self._config
         if len(sources) > config.max_images:
@@ -280,8 +281,8 @@ class ImageLoader:
     def input_of(
         self, model: ModelInfo, tokenizer: TextTokens, processor: Mapping[str, Any]
     ) -> ImageInput:
-        """Returns the loader of images for one model's requests. `processor` is the model's
-        preprocessor_config.json."""
+        """Returns the loader of images for one model's requests. `processor` is the content of the
+        model's preprocessor_config.json."""
         ids = [value for key in _TAG_KEYS if type(value := model.config.get(key)) is int]
         texts = (tokenizer.token_bytes(token_id).decode(errors="replace") for token_id in ids)
         reserved = tuple(text for text in dict.fromkeys(texts) if text.strip())
@@ -293,7 +294,7 @@ class ImageLoader:
         return ImageInput(partial(self.load, bound=bound), self.max_images, reserved)
 
     def close(self) -> None:
-        """Ends the decoder and its running work. Must not be used afterwards."""
+        """Ends the decoder and cancels its running work. The loader is then unusable."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._close_decoder()
 
@@ -310,8 +311,8 @@ class ImageLoader:
 
     @contextmanager
     def _room_to_read(self, source: ImageSource) -> Iterator[None]:
-        """Reserves memory for the file of an image. Images in the request itself are already in
-        memory. A single image is always admitted."""
+        """Reserves memory for an image file while the context is open. An image in the request
+        itself is in memory already. A single image is always admitted."""
         size = min(self._config.max_image_bytes, self._budget.max_bytes)
         if _scheme(source.url) == "data":
             size = 0

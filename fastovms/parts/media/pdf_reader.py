@@ -1,6 +1,6 @@
-"""Reads PDFs in other processes, which run `serve`.
+"""Reads PDFs in separate processes, which run `serve`.
 
-A document may take a reader any time and memory: it costs only its process.
+A malicious document may take a reader unlimited time and memory; a process can be limited.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from fastovms.parts.media.documents import read_pdf
 
 _MAX_MEMORY: Final = 2**30
 _MAX_SECONDS: Final = 15
-"""CPU seconds that one document may take."""
+"""The maximum CPU seconds for one document."""
 
 _MARGIN: Final = 5.0
-"""Seconds beyond its limit in which a process must end."""
+"""Seconds after its CPU limit within which a process must end."""
 
 
 class PdfProcesses(ProcessPool):
-    """Reads PDFs one after the other, each in a process of its own."""
+    """Reads PDFs one after another, each in its own process."""
 
     def __init__(self, start: Callable[[], ChildProcess] | None = None) -> None:
         super().__init__(("document", "read"), start or partial(ChildProcess, __name__))
 
     def read(self, data: bytes, name: str, max_pages: int) -> str:
-        """Returns the text of a PDF as `documents.read_pdf` does. Blocks until the process that
-        reads it has ended. Raises InvalidField if the document cannot be read, or takes too much
-        time or memory; BackendUnavailable if no process can be started, or the reader is closed."""
+        """Returns the text of a PDF as `documents.read_pdf` does. Blocks until the reading process
+        ends. Raises InvalidField if the document cannot be read, or takes too much time or memory;
+        BackendUnavailable if no process can be started, or the reader is closed."""
         try:
             with self.process() as child:
                 child.is_last = True
@@ -59,7 +59,7 @@ class PdfProcesses(ProcessPool):
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Reads one document as `PdfProcesses` asks."""
+    """Reads one document that `PdfProcesses` sends, and answers with its text or error."""
     name, max_pages = connection.recv()
     data = connection.recv_bytes()
     set_soft_limit(resource.RLIMIT_AS, _MAX_MEMORY)

@@ -1,4 +1,4 @@
-"""Answers `/messages` and `/messages/count_tokens`, as Anthropic's clients ask for them.
+"""Answers `/messages` and `/messages/count_tokens`, compatible with Anthropic's API.
 
 Anthropic's content blocks are converted to a chat, which runs as in `api/chat`; the answer is
 written as blocks.

@@ -57,14 +57,14 @@ from fastovms.text.scanning import (
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
-    """The options for writing the pieces of a message answer.
+    """The options for writing an answer as content blocks.
 
     Attributes:
-        shown: which pieces the client gets.
-        new_call_id: makes the ids of tool uses.
-        max_tokens: the maximum number of answer tokens, apart from the context.
-        omits_thinking: whether reasoning is written as its signature only.
-        target: maps the name of a function to the client's tool.
+        shown: which parts of the answer the client gets.
+        new_call_id: returns a new id for a tool use.
+        max_tokens: the maximum number of answer tokens, regardless of the context length.
+        omits_thinking: whether reasoning is sent only as its signature.
+        target: returns the client's tool for a function's name.
     """
 
     shown: ShownPieces
@@ -74,11 +74,11 @@ class AnswerForm:
     target: Callable[[str], ToolTarget] = ToolTarget
 
     def thinking(self, text: str) -> str:
-        """Returns the visible part of the reasoning."""
+        """Returns the visible part of the reasoning: "" if reasoning is hidden."""
         return "" if self.omits_thinking else text
 
     def signature(self, text: str) -> str:
-        """Returns the signature of reasoning, which contains the reasoning if it is not shown."""
+        """Returns the signature of the reasoning, which contains the reasoning if it is hidden."""
         if self.omits_thinking:
             return seal(text)
         return hashlib.sha256(text.encode(errors="replace")).hexdigest()
@@ -90,10 +90,10 @@ class AnswerForm:
         are_whole: Sequence[bool],
         num_tokens: int,
     ) -> MessageEnding:
-        """Returns the members that say why an answer has ended.
+        """Returns the reason for the end of an answer.
 
         Args:
-            stop: the stop string, or the id of the token, that ended the answer.
+            stop: the stop string, or the id of the stop token, that ended the answer.
             are_whole: whether each tool call is complete; see `has_called`.
             num_tokens: the number of the answer's tokens.
         """
@@ -120,14 +120,14 @@ class MessageEnding(AnswerSchema):
 
 
 class TextBlock(AnswerSchema, tag_field="type", tag="text"):
-    """A text of the model."""
+    """A text block of the model's answer."""
 
     text: str
     citations: None = None
 
 
 class ThinkingBlock(AnswerSchema, tag_field="type", tag="thinking"):
-    """The reasoning of the model; the signature contains it if it is hidden."""
+    """The model's reasoning; its signature contains the reasoning if that is hidden."""
 
     thinking: str
     signature: str
@@ -153,13 +153,13 @@ AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class ThinkingTokens(AnswerSchema):
-    """Counts an answer's tokens."""
+    """The token counts of an answer by kind."""
 
     thinking_tokens: int
 
 
 class EndingUsage(AnswerSchema, kw_only=True):
-    """Counts the tokens of a request: `input_tokens` are the prompt tokens that were not in the
+    """The token counts of a request; `input_tokens` are the prompt tokens that were not in the
     prefix cache."""
 
     input_tokens: int
@@ -171,7 +171,7 @@ class EndingUsage(AnswerSchema, kw_only=True):
 
 
 class MessageUsage(EndingUsage, kw_only=True):
-    """The token counts of a whole message."""
+    """The token counts at the start of a message and of a whole message."""
 
     cache_creation: None = None
     inference_geo: None = None
@@ -179,7 +179,7 @@ class MessageUsage(EndingUsage, kw_only=True):
 
 
 class MessageAnswer(AnswerSchema, kw_only=True):
-    """The answer of `POST /v1/messages`. At the start of a stream `stop_reason` is null."""
+    """The response of `POST /v1/messages`. At the start of a stream, `stop_reason` is null."""
 
     id: str
     type: Literal["message"] = "message"
@@ -207,7 +207,7 @@ def _counts(usage: Usage) -> dict[str, Any]:
 def message_body(
     envelope: Envelope, sample: SampleDelta, form: AnswerForm, usage: Usage
 ) -> MessageAnswer:
-    """Returns a message. `sample` holds the whole answer."""
+    """Returns a whole message. `sample` holds the complete answer."""
     pieces = [piece for piece in sample.pieces if form.shown.shows(piece)]
     are_whole = [piece.complete for piece in pieces if isinstance(piece, CallEnd)]
     reason = sample.finish_reason or FinishReason.STOP
@@ -249,51 +249,51 @@ def _blocks(pieces: Iterable[Piece], form: AnswerForm) -> list[AnswerBlock]:
 
 
 class TextBlockDelta(AnswerSchema, tag_field="type", tag="text_delta"):
-    """More of a text."""
+    """A further piece of a text block."""
 
     text: str
 
 
 class ThinkingBlockDelta(AnswerSchema, tag_field="type", tag="thinking_delta"):
-    """A piece of the model's reasoning."""
+    """A further piece of a reasoning block."""
 
     thinking: str
 
 
 class SignatureDelta(AnswerSchema, tag_field="type", tag="signature_delta"):
-    """The signature of the reasoning, at its end."""
+    """The signature at the end of a reasoning block."""
 
     signature: str
 
 
 class InputJsonDelta(AnswerSchema, tag_field="type", tag="input_json_delta"):
-    """More of the JSON text of a call's input."""
+    """A further piece of a tool call's input, as JSON text."""
 
     partial_json: str
 
 
 class MessageStart(AnswerSchema, tag_field="type", tag="message_start"):
-    """Begins a stream."""
+    """The first event of a stream."""
 
     message: MessageAnswer
 
 
 class ContentBlockStart(AnswerSchema, tag_field="type", tag="content_block_start"):
-    """Begins a block."""
+    """Begins a content block."""
 
     index: int
     content_block: AnswerBlock
 
 
 class ContentBlockDelta(AnswerSchema, tag_field="type", tag="content_block_delta"):
-    """A piece of a content block."""
+    """A further piece of a content block."""
 
     index: int
     delta: TextBlockDelta | ThinkingBlockDelta | SignatureDelta | InputJsonDelta
 
 
 class ContentBlockStop(AnswerSchema, tag_field="type", tag="content_block_stop"):
-    """Ends a block."""
+    """Ends a content block."""
 
     index: int
 
@@ -306,7 +306,7 @@ class MessageDelta(AnswerSchema, tag_field="type", tag="message_delta"):
 
 
 class MessageStop(AnswerSchema, tag_field="type", tag="message_stop"):
-    """Ends a stream."""
+    """The last event of a stream."""
 
 
 class Ping(AnswerSchema, tag_field="type", tag="ping"):
@@ -322,7 +322,7 @@ MESSAGE_EVENT: Final[Any] = Union[  # noqa: UP007
     MessageStop,
     Ping,
 ]
-"""Any event of a message's stream, but for errors."""
+"""Any event of a message's stream, except errors."""
 
 
 def _event(event: AnswerSchema) -> bytes:
@@ -334,8 +334,7 @@ _DELTA: Final = b"event: content_block_delta\n" + START + b'{"type":"content_blo
 
 
 class MessageFrames:
-    """Encodes one stream (`answer.Frames`): blocks one after the other, each of which begins,
-    grows and ends."""
+    """Encodes one stream (`answer.Frames`) as consecutive content blocks."""
 
     def __init__(
         self, envelope: Envelope, generation: TextGeneration, form: AnswerForm, request_id: str
@@ -345,12 +344,12 @@ class MessageFrames:
         self._form = form
         self._request_id = request_id
         self._is_open = False
-        # The type of the pieces in the open block; None = no block is open.
+        # The type of the open block's content; None = no block is open.
         self._kind: type[Piece] | None = None
         self._index = -1
         self._reasoning: list[str] = []
         self._are_whole: list[bool] = []
-        # Why the text has ended, and by which stop string or token.
+        # The finish reason, and the stop string or token that ended the text.
         self._reason = FinishReason.STOP
         self._stop: str | int | None = None
 
@@ -407,7 +406,8 @@ class MessageFrames:
                 return self._close()
 
     def _begin(self, kind: type[Piece], block: AnswerBlock) -> list[bytes]:
-        """Begins a content block, unless the open block has the same kind."""
+        """Returns the events that begin a content block; none if the open block is of the same
+        kind."""
         if self._kind is kind:
             return []
         closed = self._close()
@@ -438,12 +438,13 @@ class MessageFrames:
 
 
 _SWITCH = "enable_thinking"
-"""The variable by which templates let thinking be switched."""
+"""The template variable that switches reasoning."""
 
 
 @dataclass(frozen=True, slots=True)
 class MessagesReader(RequestReader[MessagesRequest]):
-    """Reads the fields that only Messages requests have. `asked` comes from `_common_fields`."""
+    """Reads the fields that only Messages requests have. `asked` is the result of
+    `_common_fields`."""
 
     fields: MessageFields
 
@@ -467,8 +468,8 @@ class MessagesReader(RequestReader[MessagesRequest]):
 
     @property
     def thinks(self) -> bool:
-        """Whether the model must produce reasoning, by the request's fields and variables and the
-        operator's defaults. Clients that did not ask for reasoning expect text first."""
+        """Whether the model must reason, from the request's fields, its template variables and the
+        operator's defaults. Reasoning is off by default, because clients expect text first."""
         body = self.asked.body
         asked = (body.chat_template_kwargs or {}).get(_SWITCH, self.fields.thinks)
         if asked is None:
@@ -476,8 +477,8 @@ class MessagesReader(RequestReader[MessagesRequest]):
         return bool(asked)
 
     def _options(self, messages: Sequence[Message]) -> TemplateOptions:
-        """Returns the variables for the template. If the last message is the assistant's, the
-        answer continues it."""
+        """Returns the template's variables. If the last message is the assistant's, the answer
+        continues that message."""
         last = messages[-1]
         continues = last["role"] == "assistant"
         if continues and "tool_calls" in last:
@@ -502,7 +503,7 @@ class MessagesReader(RequestReader[MessagesRequest]):
 def _form(
     given: ModelInput[MessagesRequest], reader: MessagesReader, new_call_id: Callable[[], str]
 ) -> AnswerForm:
-    """Returns the form in which an answer is written."""
+    """Returns the options for writing the answer to a request."""
     tools = given.chat.tools
     shown = ShownPieces(
         hides_reasoning=not reader.thinks,
@@ -515,7 +516,7 @@ def _form(
 
 
 def names_of(body: MessagesRequest) -> FieldNames:
-    """Returns the names of a request's fields, for error messages."""
+    """Returns the client's names of the request fields, for error messages."""
     stop = "stop" if body.stop_sequences is None else "stop_sequences"
     return FieldNames("messages", "max_tokens", "logprobs", stop=stop)
 
@@ -542,7 +543,7 @@ Fields = TypeVar("Fields", bound=MessagesRequest)
 
 
 class CountedTokens(AnswerSchema):
-    """The answer of `POST /v1/messages/count_tokens`."""
+    """The response of `POST /v1/messages/count_tokens`."""
 
     input_tokens: int
 
@@ -551,8 +552,8 @@ class Messages(ContextHandlers):
     """The handlers of the Messages API."""
 
     async def create(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a request to `/messages`. Raises RequestError, BackendError if the request failed
-        before the answer began."""
+        """Answers `POST /messages`. Raises RequestError or BackendError if the request fails before
+        the answer begins."""
         context = self._context
         asked = await context.read(request, MessagesRequest, dialect, names_of)
         fields = read_fields(asked.body)
@@ -570,9 +571,8 @@ class Messages(ContextHandlers):
             return await write_answer(request, given, generation, writer)
 
     async def count_tokens(self, request: Request, dialect: Dialect) -> Response:
-        """Answers with the number of tokens that a request's prompt would have. Raises RequestError
-        if a field is invalid; BackendError if the prompt has images, which cannot be computed
-        now."""
+        """Returns the number of tokens of a request's prompt. Raises RequestError if a field is
+        invalid; BackendError if the prompt has images and the model is not available."""
         asked = await self._context.read(request, CountTokensRequest, dialect, names_of)
         asked = await self._with_documents(request, asked)
         reader = MessagesReader(asked, read_fields(asked.body))
@@ -580,7 +580,7 @@ class Messages(ContextHandlers):
         prompt, images = await asked.model.chat.rendered(asked.client, make, asked.size)
         num_tokens = len(prompt.token_ids)
         if images:  # the number of an image's tokens is known only to the model
-            # The options for the answer do not affect the prompt, and must not be refused here.
+            # Options for the answer do not affect the prompt, so they are not checked here.
             body = msgspec.structs.replace(
                 asked.body,
                 max_tokens=0,
@@ -614,7 +614,7 @@ class Messages(ContextHandlers):
         envelope: Envelope,
         generation: TextGeneration,
     ) -> Response:
-        """Computes the prompt to fill the prefix cache, and answers with an empty message; the one
+        """Computes a prompt only to fill the prefix cache, and returns an empty message; the one
         generated token is dropped."""
         await generation.run(_drop)
         usage = generation.usage._replace(completion_tokens=0)
@@ -626,7 +626,7 @@ class Messages(ContextHandlers):
 def _writer(
     request: Request, form: AnswerForm, envelope: Envelope, generation: TextGeneration
 ) -> AnswerWriter:
-    """Returns how a message is written."""
+    """Returns the writer of a message, as a stream or as a whole."""
 
     def whole(samples: Sequence[SampleDelta]) -> bytes:
         [sample] = samples
@@ -636,7 +636,7 @@ def _writer(
 
 
 def _drop(delta: SampleDelta) -> None:
-    """Takes an unused token."""
+    """Ignores a token."""
 
 
 _CREATE: Final = Operation(

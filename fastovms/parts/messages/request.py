@@ -1,5 +1,5 @@
-"""Requests of Anthropic's Messages API: fields, content blocks and tools, converted to messages of
-a chat."""
+"""Converts requests of Anthropic's Messages API (fields, content blocks and tools) to chat
+messages."""
 
 from __future__ import annotations
 
@@ -64,8 +64,7 @@ _TOOL: Final = _block("name", "description", "input_schema", "strict", "eager_in
 
 
 class MessagesRequest(GenerationFields, frozen=True, kw_only=True):
-    """The body of `POST /messages`. The fields of the server's other endpoints are accepted in
-    addition to Anthropic's."""
+    """The body of `POST /messages`. Fields of the server's other endpoints are accepted, too."""
 
     MEMBERS: ClassVar[Members] = Members(
         {
@@ -107,7 +106,7 @@ class MessagesRequest(GenerationFields, frozen=True, kw_only=True):
 
 
 class CountTokensRequest(MessagesRequest, frozen=True, kw_only=True):
-    """The body of `POST /messages/count_tokens`. Only the fields of the prompt matter."""
+    """The body of `POST /messages/count_tokens`. Only the fields of the prompt are used."""
 
 
 _TOOL_CHOICES: Final = ("auto", "any", "tool", "none")
@@ -116,8 +115,8 @@ _TOOL_CHOICES: Final = ("auto", "any", "tool", "none")
 def read_tools(
     given: Sequence[Mapping[str, Any]] | None, choice: Mapping[str, Any] | None
 ) -> ToolUse:
-    """Reads `tools`. Tools that Anthropic's servers run are ignored. Raises InvalidField if a tool
-    or the choice is malformed, or they contradict each other."""
+    """Returns the tools and the tool choice. Tools that run on Anthropic's servers are ignored.
+    Raises InvalidField if a tool or the choice is malformed, or they contradict each other."""
     check_number_of_tools(given, "tools")
     reader = ToolReader()
     for position, tool in enumerate(given or ()):
@@ -142,7 +141,7 @@ def _function(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
 
 
 def _choice(choice: Mapping[str, Any], reader: ToolReader) -> tuple[ToolChoice, bool]:
-    """Reads `tool_choice`. Returns the choice, and whether parallel calls are allowed."""
+    """Returns the tool choice, and whether parallel calls are allowed."""
     place, offered = "tool_choice", list(reader.offered)
     kind = one_of(choice.get("type"), _TOOL_CHOICES, f"{place}.type")
     is_single = optional(
@@ -169,14 +168,14 @@ def _choice(choice: Mapping[str, Any], reader: ToolReader) -> tuple[ToolChoice, 
 
 
 _RESULT: Final = "_tool_result"
-"""The ending of the block types that hold results of server-side tools."""
+"""The suffix of the block types that hold results of server-side tools."""
 
 _SEALED: Final = "encrypted_"
-"""The beginning of the names of members that only Anthropic can read."""
+"""The prefix of the names of members that only Anthropic can read."""
 
 
 def server_result(block: Block, reader: BlockReader) -> Message:
-    """Returns the result of a server-side tool as a message, without unreadable parts. Raises
+    """Returns the result of a server-side tool as a message, without encrypted parts. Raises
     InvalidField if the block is malformed."""
     call_id, content = block.filled_text("tool_use_id"), block.members.get("content")
     if isinstance(content, dict):  # an error, files, or found tools
@@ -195,7 +194,7 @@ def _message(call_id: str, text: str) -> Message:
 
 
 def _readable(value: Any) -> Any:
-    """Returns a value without the members that only Anthropic can read."""
+    """Returns a JSON value without the members that only Anthropic can read."""
     if isinstance(value, list):
         return [_readable(each) for each in value]
     if not isinstance(value, dict):
@@ -221,28 +220,28 @@ class Block(NamedTuple):
         return str(self.members["type"])
 
     def wrong(self, key: str, words: str) -> InvalidField:
-        """Returns the fault of a member."""
+        """Returns the error for a member; `words` says what is allowed."""
         return wrong(f"{self.place}.{key}", words, self.members.get(key))
 
     def text(self, key: str) -> str:
-        """Returns a member that must be a string. Raises InvalidField."""
+        """Returns a member that must be a string. Raises InvalidField if it is not."""
         return typed(self.members.get(key), str, f"{self.place}.{key}")
 
     def filled_text(self, key: str) -> str:
-        """Returns a member that must be a non-empty string. Raises InvalidField."""
+        """Returns a member that must be a non-empty string. Raises InvalidField if it is not."""
         if not (text := self.text(key)):
             raise self.wrong(key, "a string that is not empty")
         return text
 
     def object(self, key: str) -> Mapping[str, Any]:
-        """Returns a member that must be an object. Raises InvalidField."""
+        """Returns a member that must be an object. Raises InvalidField if it is not."""
         return typed(self.members.get(key), dict, f"{self.place}.{key}")
 
 
 def read_blocks(content: object, place: str, *, is_new: bool = False) -> list[Block]:
-    """Returns the blocks of a content; a string becomes one text block. Raises InvalidField if the
-    content is neither a string nor a list of objects that have a type. `is_new` says whether the
-    content is new in this request."""
+    """Returns the blocks of a message's content; a string becomes one text block. Raises
+    InvalidField if the content is neither a string nor a list of objects with a type. `is_new` is
+    whether the content is new in this request."""
     if isinstance(content, str):
         return [Block({"type": "text", "text": content}, place)]
     if not isinstance(content, list):
@@ -260,11 +259,11 @@ class BlockReader:
     """Converts content blocks to text.
 
     Args:
-        images: collects the images; the text contains a tag for each. None = the model does not
-            support images.
+        images: receives the images; the text has a tag for each. None = the model does not support
+            images.
 
     Attributes:
-        unseen: collects the media that the model cannot read.
+        unseen: the media that the model cannot read.
     """
 
     def __init__(self, images: RequestImages | None = None) -> None:
@@ -272,7 +271,7 @@ class BlockReader:
         self.unseen = UnreadableParts()
 
     def __call__(self, blocks: Sequence[Block]) -> str:
-        """Returns the text of blocks. Raises InvalidField if a block is malformed, of an
+        """Returns the text of blocks. Raises InvalidField if a block is malformed or of an
         unsupported type, or there are too many images."""
         return join_parts([part for block in blocks for part in self._parts(block)])
 
@@ -287,7 +286,8 @@ class BlockReader:
         return read(self, block)
 
     def _unseen(self, block: Block) -> ContentPart:
-        """Returns the note for a block that the model cannot read. Raises InvalidField."""
+        """Returns a note in place of a block that the model cannot read. Raises InvalidField if the
+        block is new."""
         if block.is_new:
             raise unknown_block(block, _READERS, takes_images=self._images is not None)
         return ContentPart(self.unseen.note(block.kind, block.place, block.members.get("title")))
@@ -307,7 +307,7 @@ class BlockReader:
         return ContentPart(tag, is_image=True)
 
     def _document(self, block: Block) -> list[ContentPart]:
-        """Reads a document: title, context, text. PDFs are not supported."""
+        """Returns the title, context and text of a document. PDFs are not supported here."""
         source = Block(block.object("source"), f"{block.place}.source")
         heads = [
             ContentPart(block.text(key))
@@ -326,7 +326,7 @@ class BlockReader:
         raise source.wrong("type", '"text" or "content", which hold text')
 
     def _tool_reference(self, block: Block) -> list[ContentPart]:
-        """Reads the result of a tool search as the name of the tool."""
+        """Returns the tool name in a tool search's result."""
         return [ContentPart(block.filled_text("tool_name"))]
 
     def _browser_state(self, block: Block) -> list[ContentPart]:
@@ -349,13 +349,13 @@ _READERS: Final[Mapping[str, Callable[[BlockReader, Block], list[ContentPart]]]]
 """The reader of each block type, except images and files."""
 
 _FILES: Final = ("base64", "url", "file")
-"""The types of sources of documents that are not text."""
+"""The source types of documents that are files."""
 
 
 def unknown_block(
     block: Block, taken: Mapping[str, object], *, takes_images: bool = False
 ) -> InvalidField:
-    """Returns the error about a block whose type is not supported at its place."""
+    """Returns the error for a block whose type is not supported in its place."""
     kinds = ", ".join([*taken, *(["image"] if takes_images else [])])
     return InvalidField.about(
         block.place, f"is of type {show(block.kind)}, but this model takes only {kinds} there"
@@ -364,11 +364,11 @@ def unknown_block(
 
 _ROLES: Final = ("user", "assistant", "system")
 _CALLING: Final = ("text", "thinking", "redacted_thinking", "tool_use")
-"""The types of blocks of an assistant's message."""
+"""The block types of the assistant's text, reasoning and tool calls."""
 
 _BILLING: Final = "x-anthropic-billing-header:"
-"""The beginning of a block that Claude Code adds before the system prompt. It differs from request
-to request, so that nothing after it could be found in the prefix cache."""
+"""The prefix of a block that Claude Code sends before the system prompt. It differs in each
+request, so nothing after it could be found in the prefix cache."""
 
 _ERROR: Final = "Error: "
 
@@ -378,13 +378,13 @@ def to_messages(
     given: Sequence[Mapping[str, Any]] | None,
     images: RequestImages | None = None,
 ) -> ChatMessages:
-    """Returns the messages of a chat. Consecutive messages of one role are one turn. Media that the
+    """Returns the messages of a chat. Consecutive messages of one role are merged. Media that the
     model cannot read are replaced by a note, except in the user's last message, where they are
     refused. Raises InvalidField if the messages are missing or empty, a block is malformed or of an
     unsupported type, or there are too many images.
 
     Args:
-        images: collects the images of the messages; None = the model does not support images.
+        images: receives the images of the messages; None = the model does not support images.
     """
     if given is None:
         raise InvalidField.about("messages", "is required")
@@ -426,8 +426,8 @@ def _blocks(given: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Bloc
 
 
 def given_documents(given: Sequence[Mapping[str, Any]] | None) -> Iterator[RequestDocument]:
-    """Yields the files of messages. Each file is replaced by a source with its text once the caller
-    has set that text."""
+    """Yields the documents of messages. When the caller sets a document's text, it replaces the
+    file in the message."""
     for _, blocks in _blocks(given or ()):
         for block in blocks:
             if block.kind == "tool_result" and isinstance(block.members.get("content"), list):
@@ -452,11 +452,12 @@ def _given_document(block: Block) -> RequestDocument | None:
 
 
 def _with_new(blocks: Sequence[Block]) -> list[Block]:
-    """Returns the blocks of the user's last message, and marks those that are new in this request.
+    """Returns the blocks of the user's last message, with those marked that are new in this
+    request.
 
-    Other blocks in a message with results of tools belong to the results. Claude Code adds the
-    user's text after a refusal to the refused message, so a block that is followed by more text is
-    an old one.
+    Other blocks in a message with tool results belong to the results. After a refusal, Claude Code
+    adds the user's text to the refused message, so a block that is followed by more text is an old
+    one.
     """
     kinds = [block.kind for block in blocks]
     texts = [position for position, kind in enumerate(kinds) if kind == "text"]
@@ -475,8 +476,8 @@ def _system(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
 
 
 def _user(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
-    """Returns the outputs of the tools and the user's other blocks; results must directly follow
-    their calls."""
+    """Returns the tool results and the user's other blocks as messages; results must directly
+    follow their calls."""
     messages = [_result(block, reader) for block in blocks if block.kind == "tool_result"]
     others = [block for block in blocks if block.kind != "tool_result"]
     if others or not messages:
@@ -496,7 +497,7 @@ def _result(block: Block, reader: BlockReader) -> Message:
 
 
 def _assistant(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
-    """Returns the assistant's text, reasoning and tool calls as messages. The output of a tool on
+    """Returns the assistant's text, reasoning and tool calls as messages. The result of a tool on
     Anthropic's servers becomes a separate message."""
     messages: list[Message] = []
     turn = _Turn()
@@ -509,7 +510,7 @@ def _assistant(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
             case "thinking":
                 turn.reasoning.append(_thinking(block))
             case "redacted_thinking" | "fallback":
-                pass  # encrypted reasoning and markers of a fallback are not for this model
+                pass  # ignore encrypted reasoning and fallback markers
             case "tool_use" | "server_tool_use" | "mcp_tool_use":
                 turn.calls.append(_call(block))
             case kind if kind.endswith(_RESULT):
@@ -524,7 +525,7 @@ def _assistant(blocks: Sequence[Block], reader: BlockReader) -> list[Message]:
 
 @dataclass(slots=True)
 class _Turn:
-    """The assistant's turn before a tool answers."""
+    """The assistant's text, reasoning and tool calls up to a tool result."""
 
     texts: list[Block] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -548,7 +549,7 @@ def _summary(block: Block) -> list[Block]:
 
 
 def _thinking(block: Block) -> str:
-    """Returns the reasoning of a block, or decodes it from its signature."""
+    """Returns the reasoning of a block, if necessary decoded from its signature."""
     signature = optional(block.members.get("signature"), str, f"{block.place}.signature")
     return block.text("thinking") or unseal(signature or "")
 
@@ -562,7 +563,7 @@ def _call(block: Block) -> dict[str, Any]:
 
 
 _MIN_BUDGET: Final = 1024
-"""The smallest `budget_tokens`, as in Anthropic's API."""
+"""The minimum `budget_tokens`, as in Anthropic's API."""
 
 _THINKING: Final[Mapping[str, bool]] = {
     "enabled": True,
@@ -570,13 +571,13 @@ _THINKING: Final[Mapping[str, bool]] = {
     "between_tools": True,
     "disabled": False,
 }
-"""Whether the model is to think, by the types of `thinking`."""
+"""Whether the model is to reason, by the type of `thinking`."""
 
 _CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
     "service_tier": ("auto", "standard_only"),
     "speed": ("standard", "fast"),
 }
-"""Fields that change nothing here, with their values."""
+"""Fields that have no effect here, with their allowed values."""
 
 _DISPLAYS: Final = ("summarized", "omitted")
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
@@ -586,7 +587,7 @@ _MISSING: Final[Mapping[str, str | None]] = {
     "thread": "thread_unsupported_request",
     "compaction": None,
 }
-"""Fields for unsupported features, with the error codes that clients know: these then continue
+"""Fields for unsupported features, with error codes that clients understand: they then continue
 without a thread (`tool_runner` of anthropic 2.12)."""
 
 _KEEPS_THINKING: Final = "clear_thinking_20251015"
@@ -598,8 +599,8 @@ class MessageFields:
 
     Attributes:
         thinks: whether reasoning is enabled; None = not given.
-        omits_thinking: whether the client gets reasoning only encoded in the signature.
-        budget: the most tokens of reasoning; None = not given.
+        omits_thinking: whether the client gets reasoning only as its signature.
+        budget: the maximum tokens of reasoning; None = not given.
         effort: the reasoning effort; None = the default.
         format_name: the field of the output format, for error messages.
         format: the output format; None = free text.
@@ -616,7 +617,7 @@ class MessageFields:
 
 
 def read_fields(body: MessagesRequest) -> MessageFields:
-    """Reads the options of a request. Raises InvalidField if a field is malformed or not
+    """Returns the options of a request. Raises InvalidField if a field is malformed or not
     supported."""
     for name, code in _MISSING.items():
         if getattr(body, name):
@@ -639,8 +640,8 @@ def read_fields(body: MessagesRequest) -> MessageFields:
 
 
 def check_filling(body: MessagesRequest) -> None:
-    """Checks a request that only fills the prefix cache (`max_tokens: 0`). As with Anthropic, it
-    must not set options of the answer. Raises InvalidField if an option of the answer is set."""
+    """Raises InvalidField if a request that only fills the prefix cache (`max_tokens: 0`) sets
+    options of the answer, as in Anthropic's API."""
     asked = {
         "stream": bool(body.stream),
         "thinking": (body.thinking or {}).get("type") == "enabled",
@@ -656,8 +657,8 @@ def check_filling(body: MessagesRequest) -> None:
 
 
 def _thinking_options(given: Mapping[str, Any] | None) -> tuple[bool | None, bool, int | None]:
-    """Reads `thinking`. Returns whether reasoning is enabled, whether it is hidden, and its most
-    tokens."""
+    """Returns the settings in `thinking`: whether reasoning is enabled (None = not given), whether
+    it is hidden, and its maximum tokens (None = not given)."""
     if given is None:
         return None, False, None
     kind = one_of(given.get("type"), _THINKING, "thinking.type")
@@ -672,7 +673,7 @@ def _thinking_options(given: Mapping[str, Any] | None) -> tuple[bool | None, boo
 
 
 def _output(body: MessagesRequest) -> tuple[str | None, str, Mapping[str, Any] | None]:
-    """Reads the output options. Returns the effort, the field of the format, and the format."""
+    """Returns the output options: the effort, the field of the format, and the format."""
     config = body.output_config or {}
     effort = config.get("effort")
     if effort is not None:
@@ -691,7 +692,7 @@ def _output(body: MessagesRequest) -> tuple[str | None, str, Mapping[str, Any] |
 
 
 def _edits(context_management: Mapping[str, Any]) -> Sequence[str]:
-    """Returns which edits of the context are passed over."""
+    """Returns the edits of the context that are ignored."""
     name = "context_management.edits"
     edits = context_management.get("edits")
     if edits is None:

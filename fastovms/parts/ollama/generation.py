@@ -1,4 +1,4 @@
-"""Ollama's `/api/chat` and `/api/generate`."""
+"""Ollama's endpoints `/api/chat` and `/api/generate`."""
 
 from __future__ import annotations
 
@@ -44,26 +44,26 @@ from fastovms.text.scanning import (
 
 
 def timestamp(seconds: float) -> str:
-    """Returns a time since the epoch in the notation of RFC 3339, with microseconds."""
+    """Returns a Unix time in RFC 3339 format with microseconds."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def nanoseconds(seconds: float) -> int:
-    """Returns a duration in nanoseconds, as Ollama reports it."""
+    """Returns a duration in nanoseconds, as in Ollama's API."""
     return round(seconds * 1e9)
 
 
 JSON_LINES: Final = "application/x-ndjson"
 
 _MARK: Final = "\0"
-"""A placeholder for the text in a line of which the rest is made once."""
+"""A placeholder for the text in a stream line whose other members are encoded only once."""
 
 Members = dict[str, Any]
 
 
 @dataclass(slots=True)
 class AnswerPart:
-    """The contents of a part of an answer: text, reasoning, and complete tool calls."""
+    """The content of one part of an answer: text, reasoning and complete tool calls."""
 
     content: str = ""
     thinking: str = ""
@@ -71,13 +71,13 @@ class AnswerPart:
 
     @property
     def is_plain(self) -> bool:
-        """Whether the part has only text."""
+        """Whether the part has text only."""
         return not self.thinking and not self.calls
 
 
 class AnswerCollector:
-    """Converts the pieces of one answer to the contents of its parts. `new_call_id` makes the ids
-    of calls."""
+    """Converts the deltas of one answer to parts. `new_call_id` returns a new id for a tool
+    call."""
 
     def __init__(self, new_call_id: Callable[[], str]) -> None:
         self._new_call_id = new_call_id
@@ -86,7 +86,7 @@ class AnswerCollector:
         self._arguments: list[str] = []
 
     def take(self, delta: SampleDelta) -> AnswerPart:
-        """Returns the contents that a delta adds. Incomplete tool calls are dropped, because agents
+        """Returns the content that a delta adds. Incomplete tool calls are dropped, because agents
         could not run them."""
         part = AnswerPart(delta.text)
         for piece in delta.pieces:
@@ -117,7 +117,7 @@ class AnswerCollector:
 
 
 def chat_members(part: AnswerPart) -> Members:
-    """Returns the members of a part of an answer to `/api/chat`."""
+    """Returns the JSON members for a part of an answer to `/api/chat`."""
     message: Members = {"role": "assistant", "content": part.content}
     if part.thinking:
         message["thinking"] = part.thinking
@@ -127,7 +127,7 @@ def chat_members(part: AnswerPart) -> Members:
 
 
 def generate_members(part: AnswerPart) -> Members:
-    """Returns the members of a part of an answer to `/api/generate`, without tool calls."""
+    """Returns the JSON members for a part of an answer to `/api/generate`, without tool calls."""
     members: Members = {"response": part.content}
     if part.thinking:
         members["thinking"] = part.thinking
@@ -135,7 +135,7 @@ def generate_members(part: AnswerPart) -> Members:
 
 
 def part_head(model: str, clock: Callable[[], float]) -> Members:
-    """Returns the members at the beginning of every part of an answer."""
+    """Returns the first JSON members of every part of an answer."""
     return {"model": model, "created_at": timestamp(clock())}
 
 
@@ -144,15 +144,15 @@ class OllamaAnswer:
     """Formats one answer.
 
     Attributes:
-        model: the client's name of the model.
+        model: the client's name for the model.
         clock: returns the Unix time for `created_at`.
-        members: makes the members of a part, for `/api/chat` or `/api/generate`.
-        collector: converts the pieces.
+        members: returns the members of a part, for `/api/chat` or `/api/generate`.
+        collector: converts the deltas.
         report: the token details to report.
         usage: returns the usage so far.
-        total_time: returns the seconds since the request arrived; any thread may call it.
-        load_time: the seconds it waited for its model.
-        context: returns the tokens of the prompt and the answer, after its end; None = they are not
+        total_time: returns the seconds since the request arrived; thread-safe.
+        load_time: the seconds that the request waited for its model.
+        context: returns the token ids of prompt and answer, once the answer is complete; None = not
             reported.
     """
 
@@ -167,17 +167,17 @@ class OllamaAnswer:
     context: Callable[[], Sequence[int]] | None
 
     def whole(self, sample: SampleDelta) -> bytes:
-        """Returns the answer as one object. `sample` holds the whole text."""
+        """Returns the answer as one JSON object. `sample` holds the whole text."""
         members = self.members(self.collector.take(sample))
         body = {**self.head, **members, **self._end(sample.finish_reason), **self.logprobs(sample)}
         return msgspec.json.encode(body)
 
     def last_line(self, reason: FinishReason | None) -> bytes:
-        """Returns the object that ends a stream."""
+        """Returns the JSON object that ends a stream."""
         return self._line({**self.head, **self.members(AnswerPart()), **self._end(reason)})
 
     def line(self, part: AnswerPart, sample: SampleDelta) -> bytes:
-        """Returns the object of a line of a stream."""
+        """Returns the JSON object for a line of a stream."""
         line = {**self.head, **self.members(part), "done": False, **self.logprobs(sample)}
         return self._line(line)
 
@@ -186,7 +186,8 @@ class OllamaAnswer:
         return part_head(self.model, self.clock)
 
     def logprobs(self, sample: SampleDelta) -> Members:
-        """Returns the log probabilities of a part's tokens, if the request asks for them."""
+        """Returns the log probabilities of a part's tokens; empty if the request does not ask for
+        them."""
         num_top = self.report.num_logprobs
         if num_top is None or not sample.tokens:
             return {}
@@ -197,7 +198,7 @@ class OllamaAnswer:
         return on_one_line(msgspec.json.encode(members) + b"\n")
 
     def _end(self, reason: FinishReason | None) -> Members:
-        """Returns the members by which the last object differs. Times are nanoseconds."""
+        """Returns the additional members of the last object. Times are in nanoseconds."""
         usage = self.usage()
         timings = usage.timings
         end: Members = {
@@ -216,7 +217,7 @@ class OllamaAnswer:
 
 
 class AnswerLines:
-    """Encodes one stream (`answer.Frames`). Unless more is reported, a piece costs only the
+    """Encodes one stream (`answer.Frames`). If only text is reported, each line costs only the
     encoding of its text."""
 
     def __init__(self, form: OllamaAnswer, dialect: Dialect) -> None:
@@ -259,16 +260,16 @@ Body = OllamaChatRequest | OllamaGenerateRequest
 
 
 def _members_of(body: Body) -> Callable[[AnswerPart], Members]:
-    """Returns the function that makes the members of a part of an answer."""
+    """Returns the function that formats the members of a part, for the endpoint of `body`."""
     return chat_members if isinstance(body, OllamaChatRequest) else generate_members
 
 
 class OllamaGeneration(ContextHandlers):
-    """The handlers of the endpoints that generate."""
+    """The handlers of `/api/chat` and `/api/generate`."""
 
     async def chat(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers messages; without any, loads or unloads the model. Raises RequestError,
-        BackendError if the request failed before the answer began."""
+        """Answers a chat; without messages, loads or unloads the model. Raises RequestError or
+        BackendError if the request fails before the answer begins."""
         context = self._context
         body, known = await read_named(
             request, OllamaChatRequest, context.models, dialect, context.bodies
@@ -276,7 +277,7 @@ class OllamaGeneration(ContextHandlers):
         return await self._answer(request, dialect, body, known, is_empty=not body.messages)
 
     async def generate(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers a prompt, or continues it; without any, loads or unloads the model. Raises as
+        """Answers or continues a prompt; without a prompt, loads or unloads the model. Raises as
         `chat` does."""
         context = self._context
         body, known = await read_named(
@@ -299,8 +300,8 @@ class OllamaGeneration(ContextHandlers):
         *,
         is_empty: bool,
     ) -> Response | None:
-        """Answers a request of either endpoint. Afterwards unloads the model if it is loaded on
-        demand, and the client asks for it and is allowed to. `is_empty` says whether the request
+        """Answers a request of either endpoint. Afterwards unloads a model that is loaded on
+        demand, if the client requests that and is allowed to. `is_empty` is whether the request
         only loads or unloads the model."""
         with unload_outcome(body.keep_alive, request, known, self._context.models) as leaving:
             if not is_empty:
@@ -366,8 +367,8 @@ class OllamaGeneration(ContextHandlers):
     def _load_answer(
         self, request: Request, body: Body, known: KnownModel, leaving: UnloadOutcome
     ) -> Response:
-        """Returns the answer to a request that only loads or unloads the model; it reports the
-        model's actual state."""
+        """Returns the response to a request that only loads or unloads the model, with the model's
+        actual state."""
         stays = known.served is not None and not leaving.happens
         head = part_head(body.model or known.name, self._context.unix_time)
         members = _members_of(body)(AnswerPart())
@@ -377,7 +378,8 @@ class OllamaGeneration(ContextHandlers):
 
 
 def _recording_tokens(generation: TextGeneration, token_ids: list[int]) -> Run:
-    """Returns a function that runs a generation of one sample and adds its tokens to a list."""
+    """Returns a function that runs a generation with one sample and appends the generated token ids
+    to `token_ids`."""
 
     def note(output: GenerationOutput) -> None:
         token_ids.extend(output.token_ids)

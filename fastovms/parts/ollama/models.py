@@ -1,4 +1,4 @@
-"""Ollama's endpoints about models and embeddings."""
+"""Ollama's endpoints for models and embeddings."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ from fastovms.telemetry.tracing import GenerationKind
 
 FORMAT: Final = "openvino"
 _FOR_EVER: Final = 100 * 365 * 24 * 3600.0
-"""Seconds that are reported as the time until a model is unloaded, if it has none: Ollama's clients
-need such a time."""
+"""Seconds that are reported as the time until an unload for a model that is never unloaded, because
+Ollama's clients require a time."""
 
 _WORDS: Final = ("completion", "tools", "insert", "vision", "thinking", "embedding")
 """The capabilities that Ollama's clients know."""
 
 _PURPOSES: Final = {Task.TEXT_GENERATION: ("completion",), Task.EMBEDDINGS: ("embedding",)}
-"""The capabilities of models of each kind, whether they are loaded or not."""
+"""The capabilities by a model's task, known before the model is loaded."""
 
 _CONFIG_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "embedding_length": ("hidden_size", "n_embd", "d_model"),
@@ -75,13 +75,13 @@ _CONFIG_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "rope.freq_base": ("rope_theta",),
     "vocab_size": ("vocab_size",),
 }
-"""Where config.json has what Ollama's clients know by other names."""
+"""The keys in config.json for the members that Ollama's clients read."""
 
 _INTEGER: Final = re.compile(r"[iu](\d+)")
 
 
 class OllamaDetails(AnswerSchema, kw_only=True):
-    """The kind of a model."""
+    """The format, family and size of a model."""
 
     parent_model: str = ""
     format: str
@@ -124,7 +124,7 @@ class OllamaModelCard(AnswerSchema, kw_only=True):
 
 
 def list_card(model: KnownModel, name: str) -> OllamaModel:
-    """Returns the entry of a model in lists, under one of its names."""
+    """Returns a model's entry in lists, under one of its names."""
     return OllamaModel(
         name=name,
         model=name,
@@ -136,11 +136,11 @@ def list_card(model: KnownModel, name: str) -> OllamaModel:
 
 
 def running_card(model: KnownModel, now: float, seconds_left: float | None) -> OllamaModel:
-    """Returns the `/api/ps` entry of a loaded model.
+    """Returns a loaded model's entry in `/api/ps`.
 
     Args:
-        seconds_left: the seconds that the model stays loaded without requests; None = without
-            limit.
+        seconds_left: the seconds until the model is unloaded if there are no requests; None =
+            never.
     """
     expires_at = now + (_FOR_EVER if seconds_left is None else seconds_left)
     return replace(
@@ -154,7 +154,7 @@ def running_card(model: KnownModel, now: float, seconds_left: float | None) -> O
 
 
 def full_card(model: KnownModel, *, fills_in: bool) -> OllamaModelCard:
-    """Returns the full description of a model. `fills_in` says whether the model supports
+    """Returns the full description of a model. `fills_in` is whether the model supports
     fill-in-the-middle."""
     info, served = model.info, model.served
     template = served.chat.template if isinstance(served, ServedModel) else None
@@ -177,7 +177,7 @@ def _config(model: KnownModel) -> Mapping[str, object]:
 
 
 def _family(model: KnownModel) -> str:
-    """Returns the `model_type` of config.json; "" if it is not read yet."""
+    """Returns the `model_type` in config.json; "" = the file is not read yet."""
     return str(_config(model).get("model_type") or "")
 
 
@@ -207,13 +207,13 @@ def _model_info(model: KnownModel) -> dict[str, Any]:
 
 
 def _first(scopes: Sequence[Mapping[str, object]], names: Sequence[str]) -> object:
-    """Returns the first number found in `scopes` under one of the names."""
+    """Returns the first number in `scopes` under one of the names; None = not found."""
     found = (scope.get(name) for name in names for scope in scopes)
     return next((value for value in found if type(value) in (int, float)), None)
 
 
 def _short(count: int) -> str:
-    """Returns a number of parameters as Ollama writes it: 7.6B, 134.52M."""
+    """Returns a number of parameters in Ollama's format, such as 7.6B or 134.52M."""
     for unit, letter, digits in ((10**9, "B", 1), (10**6, "M", 2), (10**3, "K", 2)):
         if count >= unit:
             return f"{count / unit:.{digits}f}{letter}"
@@ -221,13 +221,14 @@ def _short(count: int) -> str:
 
 
 def _level(element_type: str) -> str:
-    """Returns the format of stored weights, as OpenVINO's tools name it: INT4, F16."""
+    """Returns the format of the stored weights as named by OpenVINO's tools, such as INT4 or
+    F16."""
     integer = _INTEGER.fullmatch(element_type)
     return f"INT{integer[1]}" if integer else element_type.upper()
 
 
 def _parameters(info: ModelInfo) -> str:
-    """Returns the model's own defaults in Ollama's format, one per line."""
+    """Returns the model's default sampling parameters in Ollama's format, one per line."""
     defaults = info.defaults
     rows = rows_by_name(SamplingDefaults, "ollama")
     values = {option: getattr(defaults, row.name) for option, row in rows.items()}
@@ -236,16 +237,16 @@ def _parameters(info: ModelInfo) -> str:
 
 
 def _digest(model: KnownModel) -> str:
-    """Returns the digest of the files of a model, or of its name if the files are not known yet."""
+    """Returns a digest of a model's files, or of the model's name if the files are not read yet."""
     return hashlib.sha256((model.fingerprint or model.name).encode()).hexdigest()
 
 
 OLLAMA_VERSION: Final = "0.12.11"
-"""The version of Ollama whose API this is: some clients ask for one at least."""
+"""The version of Ollama whose API is implemented; some clients require a minimum version."""
 
 
 class OllamaVersion(AnswerSchema):
-    """The version of Ollama's API that is implemented."""
+    """The version of Ollama's API."""
 
     version: str
 
@@ -257,10 +258,10 @@ class OllamaStatus(AnswerSchema):
 
 
 class OllamaModels(ContextHandlers):
-    """The handlers of the endpoints about models."""
+    """The handlers of the endpoints for models."""
 
     def version(self, request: Request) -> Response:
-        """Answers with the version of Ollama's API that is implemented."""
+        """Returns the implemented version of Ollama's API."""
         return json_response(OllamaVersion(OLLAMA_VERSION))
 
     def tags(self, request: Request) -> Response:
@@ -280,15 +281,15 @@ class OllamaModels(ContextHandlers):
         return json_response(OllamaModelList(cards))
 
     async def show(self, request: Request, dialect: Dialect) -> Response:
-        """Describes one model. Raises RequestError if the model is unknown, or the body is
-        malformed."""
+        """Returns the description of one model. Raises RequestError if the model is unknown or the
+        body is malformed."""
         _, model = await self._find(request, dialect)
         served = model.served
         fills_in = isinstance(served, ServedModel) and served.tokenizer.fim_tokens is not None
         return json_response(full_card(model, fills_in=fills_in))
 
     async def pull(self, request: Request, dialect: Dialect) -> Response:
-        """Answers success if the model is already served; nothing is downloaded. Raises as `show`
+        """Reports success if the model is already served; downloads nothing. Raises as `show`
         does."""
         try:
             body, _ = await self._find(request, dialect)
@@ -305,7 +306,7 @@ class OllamaModels(ContextHandlers):
         return Response(200, lines, JSON_LINES)
 
     async def refuse(self, request: Request, dialect: Dialect) -> Response:
-        """Refuses requests that would create, copy or delete models. Raises RequestError."""
+        """Rejects requests that would create, copy or delete models. Raises RequestError."""
         what = request.path.removeprefix("/api/").partition("/")[0]
         raise RequestError(
             f"{what} is not supported: this server has the models that it was started with"
@@ -320,8 +321,8 @@ _TASKS: Final = (Task.EMBEDDINGS,)
 
 
 class OllamaEncoderFields(ModelField, frozen=True, kw_only=True):
-    """The fields that both endpoints share. The `options` apply to generated texts; their values
-    are checked nevertheless."""
+    """The fields of both embedding endpoints. The `options` have no effect on embeddings, but their
+    values are checked."""
 
     options: OllamaOptions | None = None
     keep_alive: str | int | float | None = None
@@ -342,7 +343,7 @@ class OllamaEmbeddingsRequest(OllamaEncoderFields, frozen=True, kw_only=True):
 
 
 class OllamaVectors(AnswerSchema, kw_only=True):
-    """The answer of `POST /api/embed`."""
+    """The response of `POST /api/embed`."""
 
     model: str
     embeddings: Sequence[list[float]]
@@ -352,17 +353,17 @@ class OllamaVectors(AnswerSchema, kw_only=True):
 
 
 class OllamaVector(AnswerSchema):
-    """The answer of `POST /api/embeddings`."""
+    """The response of `POST /api/embeddings`."""
 
     embedding: list[float]
 
 
 class OllamaEmbed(ContextHandlers):
-    """The handlers of the endpoints for vectors."""
+    """The handlers of the embedding endpoints."""
 
     async def embed(self, request: Request, dialect: Dialect) -> Response:
-        """Answers with a vector of length 1 for each text. Longer texts are cut unless `truncate`
-        is false. Raises RequestError, BackendError if the request failed."""
+        """Returns a vector of length 1 for each text. Texts that are too long are truncated unless
+        `truncate` is false. Raises RequestError or BackendError if the request fails."""
         context, now = self._context, asyncio.get_running_loop().time
         body, known = await read_named(
             request, OllamaEmbedRequest, context.models, dialect, context.bodies
@@ -384,8 +385,8 @@ class OllamaEmbed(ContextHandlers):
         return Response(200, written, headers=warning_headers(leaving.warnings, request))
 
     async def embeddings(self, request: Request, dialect: Dialect) -> Response:
-        """Answers with the vector of one prompt, scaled as the operator configured. Raises as
-        `embed` does."""
+        """Returns the vector of one prompt, scaled as the operator configured. Raises as `embed`
+        does."""
         context = self._context
         body, known = await read_named(
             request, OllamaEmbeddingsRequest, context.models, dialect, context.bodies
@@ -414,7 +415,8 @@ class OllamaEmbed(ContextHandlers):
 
 
 async def _embedded(body: OllamaEmbedRequest, call: EncodingCall) -> Embeddings:
-    """Returns the vectors of a request's texts, possibly none. Raises as `embed`."""
+    """Returns the vectors of a request's texts, of which there may be none. Raises as `embed`
+    does."""
     model, given = call.model, body.input or []
     most = model.config.max_inputs
     texts = given if isinstance(given, list) else [given]

@@ -1,4 +1,4 @@
-"""Requests of Ollama's API: fields, options, messages."""
+"""Reads requests of Ollama's API: fields, options and messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fastovms.request_fields import rows_by_name
 
 
 class OllamaTextFields(ModelField, frozen=True, kw_only=True):
-    """The fields that both endpoints which generate share."""
+    """The fields of both text generation endpoints."""
 
     stream: bool | None = None
     options: OllamaOptions | None = None
@@ -62,7 +62,7 @@ class OllamaGenerateRequest(OllamaTextFields, frozen=True, kw_only=True):
 
 
 class OllamaNamed(ModelField, frozen=True, kw_only=True):
-    """The body of a request about one model; older clients send `name`."""
+    """The body of a request about one model; older clients name it `name`."""
 
     name: str | None = None
     stream: bool | None = None
@@ -70,8 +70,7 @@ class OllamaNamed(ModelField, frozen=True, kw_only=True):
 
 
 class AskedFields(GenerationFields, frozen=True, kw_only=True):
-    """The request converted to the fields of the other endpoints, with its texts, so that errors
-    can name them."""
+    """A request converted to the fields of the other APIs, with its texts for error messages."""
 
     messages: Any = None
     prompt: str | None = None
@@ -80,24 +79,24 @@ class AskedFields(GenerationFields, frozen=True, kw_only=True):
 
 
 _ROWS: Final = rows_by_name(SamplingFields, "ollama")
-"""The rows of the sampling parameters, by option."""
+"""The rows of the sampling parameters, by Ollama option."""
 
 _FIELDS: Final[Mapping[str, str]] = {
     **{option: row.name for option, row in _ROWS.items()},
     "stop": "stop",
 }
-"""The fields of the other endpoints by the options that mean the same."""
+"""The fields of the other APIs, by the equivalent option."""
 
 _PENALTIES: Final = ("repeat_penalty", "presence_penalty", "frequency_penalty")
 
 _NEUTRAL: Final[Mapping[str, float]] = {"typical_p": 1, "tfs_z": 1, "mirostat": 0}
-"""Options of samplers that are not supported, with the values that have no effect."""
+"""Options of unsupported samplers, with the values that have no effect."""
 
 _NAMES: Final[Mapping[str, str]] = {
     **{field: f"options.{option}" for option, field in _FIELDS.items()},
     "format.schema": "format",
 }
-"""The client's names of the fields that errors of the pipeline name."""
+"""The client's names of fields, for errors raised by shared code."""
 
 _PARAM: Final = re.compile(r"format\.schema|\w+")
 
@@ -106,7 +105,7 @@ class ReadOptions(NamedTuple):
     """The result of reading options.
 
     Attributes:
-        fields: the options as fields of the other endpoints.
+        fields: the options as fields of the other APIs.
         num_predict: the maximum number of generated tokens; None = not given.
         warnings: the ignored options.
     """
@@ -117,8 +116,8 @@ class ReadOptions(NamedTuple):
 
 
 def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
-    """Reads options. Raises InvalidField if an option is not supported, or is not a whole
-    number."""
+    """Returns the options that are set. Raises InvalidField if an option is not supported, or must
+    be an integer and is not."""
     values = option_values(OllamaOptions() if given is None else given)
     for name, neutral in _NEUTRAL.items():
         if values[name] not in (None, neutral):
@@ -142,8 +141,8 @@ def read_options(given: OllamaOptions | None, model: ModelInfo) -> ReadOptions:
 
 @contextmanager
 def named_as_given() -> Iterator[None]:
-    """While the context is open, errors name a field as the client does: an option by its place in
-    `options`."""
+    """While the context is open, changes field names in errors to the client's names, such as
+    `options.top_k`."""
     try:
         yield
     except InvalidField as error:
@@ -159,8 +158,8 @@ def named_as_given() -> Iterator[None]:
 
 
 def _num_predict(value: int | None) -> int | None:
-    """Returns the maximum number of generated tokens. -1 means no limit, -2 the rest of the
-    context, and 0, as in Ollama, no limit."""
+    """Returns the maximum number of generated tokens; None = no limit. As in Ollama, -1 and 0 mean
+    no limit, and -2 means the rest of the context."""
     if value is None or value in (-2, -1, 0):
         return None
     if value < 0:
@@ -183,7 +182,7 @@ def _warnings(values: Mapping[str, Any], model: ModelInfo) -> list[str]:
 
 
 _ANY_IMAGE: Final = "data:image/*;base64,"
-"""The beginning of a data URL, before an image's base64. The type of the image is read from its
+"""The prefix that turns an image's base64 into a data URL. The image type is detected from the
 bytes."""
 
 
@@ -191,12 +190,12 @@ def read_ollama_messages(
     given: Sequence[Mapping[str, Any]], dialect: Dialect, images: RequestImages | None = None
 ) -> ChatMessages:
     """Returns the messages, with a tag for each image before the text of its message. If the model
-    takes no images, images of earlier messages and of tool results are replaced by a note. Raises
-    InvalidField if a message is malformed, the last one has an image and the model does not support
-    images, or there are too many images.
+    does not support images, images in earlier messages and in tool results are replaced by a note.
+    Raises InvalidField if a message is malformed, the last message has an unsupported image, or
+    there are too many images.
 
     Args:
-        images: collects the images; None = the model does not support images.
+        images: receives the images; None = the model does not support images.
     """
     messages = read_messages([_without_type(message) for message in given], dialect).messages
     _link_results(given, messages)
@@ -218,12 +217,12 @@ def read_ollama_messages(
 def add_images(
     message: Message, given: Sequence[object], name: str, images: RequestImages | None
 ) -> None:
-    """Adds the images of a message to `images`, and their tags to its text. Raises InvalidField if
-    an image is not a string, there are too many, or the model does not support images.
+    """Appends the images of a message to `images`, and their tags to its text. Raises InvalidField
+    if an image is not a string, there are too many images, or the model does not support images.
 
     Args:
         name: the field of the images.
-        images: the images of earlier messages; None = the model does not support images.
+        images: the images so far; None = the model does not support images.
     """
     if not given:
         return
@@ -241,14 +240,14 @@ def add_images(
 
 
 def _without_type(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Returns a message as OpenAI's clients send it: `tool_name` becomes `name`."""
+    """Returns a message in OpenAI's format: `tool_name` becomes `name`."""
     name = message.get("tool_name")
     return {**message, "name": name} if name is not None else message
 
 
 def _link_results(given: Sequence[Mapping[str, Any]], messages: Sequence[Message]) -> None:
-    """Adds an id to each tool call without one, and to the result after it, because some templates
-    need ids. Results come in the order of the calls, or name their tool."""
+    """Adds an id to each tool call without one, and to its result, because some templates need ids.
+    Results are in the order of the calls, or name their tool."""
     waiting: list[tuple[str, str]] = []
     count = 0
     for message, read in zip(given, messages, strict=True):
@@ -273,12 +272,12 @@ _EFFORTS: Final = ("low", "medium", "high", "max")
 
 
 def thinking_fields(think: bool | str | None, name: str, *, can_think: bool) -> TemplateFields:
-    """Returns the template's fields for `think`. Without `think` the model uses its default. Raises
-    InvalidField if the value is unknown, or the model does not support reasoning.
+    """Returns the template's fields for `think`; without `think` the model's default applies.
+    Raises InvalidField if the value is unknown, or the model does not support reasoning.
 
     Args:
-        name: the client's name of the model.
-        can_think: whether reasoning is separated from answers.
+        name: the client's name for the model.
+        can_think: whether the model's reasoning is separated from answers.
     """
     if isinstance(think, str) and think not in _EFFORTS:
         words = ", ".join(_EFFORTS)
@@ -294,17 +293,18 @@ _MAX_TOP_LOGPROBS: Final = 20
 
 
 _ANSWER_SHARE = 8
-"""One part in this number of the context is kept free for an answer of no stated length."""
+"""If a request does not limit the answer, 1 / this number of the context is reserved for the
+answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class OllamaReader(RequestReader[AskedFields]):
-    """Reads the fields that only requests to `/api/chat` and `/api/generate` have.
+    """Reads the fields that only `/api/chat` and `/api/generate` requests have.
 
     Attributes:
         num_predict: the maximum number of generated tokens; None = not given.
-        top_logprobs: the number of alternatives reported for each token; None = token details are
-            not reported.
+        top_logprobs: the number of alternatives reported for each token; None = no log
+            probabilities.
         warnings: the ignored options.
     """
 
@@ -315,7 +315,7 @@ class OllamaReader(RequestReader[AskedFields]):
 
     @property
     def model_name(self) -> str:
-        """The model's name as the client calls it."""
+        """The client's name for the model."""
         return self.body.model or self.asked.model.info.name
 
     def report(self) -> TokenReport:
@@ -369,7 +369,8 @@ class OllamaReader(RequestReader[AskedFields]):
 
 
 def _prompt_messages(body: OllamaGenerateRequest, images: RequestImages | None) -> ChatMessages:
-    """Returns the messages for an `/api/generate` prompt: system text and user message."""
+    """Returns the messages for a prompt of `/api/generate`: the system message and the user
+    message."""
     messages: list[Message] = []
     if body.system:
         messages.append({"role": "system", "content": body.system})
@@ -384,8 +385,8 @@ def _is_begun(last: Message) -> bool:
 
 
 def _longest_prompt(model: ServedModel, num_predict: int | None) -> int:
-    """Returns the maximum number of prompt tokens. If the answer's length may be cut, it reserves
-    at most half of the context."""
+    """Returns the maximum number of prompt tokens. At most half of the context is reserved for the
+    answer."""
     context = model.info.max_model_len
     if num_predict is None:
         return context - context // _ANSWER_SHARE
@@ -393,8 +394,8 @@ def _longest_prompt(model: ServedModel, num_predict: int | None) -> int:
 
 
 def is_raw(body: OllamaGenerateRequest, model: ServedModel) -> bool:
-    """Returns whether the prompt is sent to the model without a template. Raises InvalidField if a
-    field that needs a template is given as well."""
+    """Returns whether the prompt is sent to the model without the chat template. Raises
+    InvalidField if a field that needs the template is set as well."""
     is_bare = body.raw is True or bool(body.suffix)
     for name in ("system", "context", "images"):
         if is_bare and getattr(body, name):
@@ -411,8 +412,7 @@ def reader_of(
     model: ServedModel,
     dialect: Dialect,
 ) -> OllamaReader:
-    """Returns the reader of a request, with the options that both endpoints share. Raises
-    InvalidField if a field is invalid."""
+    """Returns the reader of a request. Raises InvalidField if a field is invalid."""
     options = read_options(body.options, model.info)
     is_chat = isinstance(body, OllamaChatRequest)
     texts = ("messages",) if is_chat else ("prompt", "suffix", "system")
@@ -437,7 +437,7 @@ def reader_of(
 
 
 def _text_format(given: str | Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Returns `format` as a `response_format` of Chat Completions; None = any text."""
+    """Returns `format` as the `response_format` of Chat Completions; None = free text."""
     if given is None or given == "":
         return None
     if given == "json":
@@ -463,13 +463,13 @@ def _top_logprobs(body: OllamaTextFields) -> int | None:
 
 
 Whole = int | float
-"""An integer, which Ollama takes as 5.0, too."""
+"""An integer, which clients may also write as 5.0."""
 
 
 if TYPE_CHECKING:  # the attributes that `option_values` reads by name
 
     class SamplingOptions(Struct, frozen=True, kw_only=True):
-        """The options that map to sampling parameters."""
+        """The options that correspond to sampling parameters."""
 
 else:
     SamplingOptions = defstruct(
@@ -484,8 +484,8 @@ else:
 
 
 class OllamaOptions(SamplingOptions, frozen=True, kw_only=True):
-    """The members of `options`. The members after `stop` configure how Ollama loads a model, or
-    rare samplers."""
+    """The members of `options`. Those after `stop` configure how Ollama loads a model, or samplers
+    that are not supported."""
 
     num_predict: Whole | None = None
     num_ctx: Whole | None = None
@@ -515,12 +515,12 @@ class OllamaOptions(SamplingOptions, frozen=True, kw_only=True):
 _WHOLE: Final = frozenset(
     name for name, hint in get_type_hints(OllamaOptions).items() if int in get_args(hint)
 )
-"""The options that must be whole numbers."""
+"""The options that must be integers."""
 
 
 def option_values(options: OllamaOptions) -> dict[str, Any]:
-    """Returns each option's value, None where it is not given. Raises InvalidField if an integer
-    option has a fractional value. A fraction of zero, such as 1.0, is accepted."""
+    """Returns each option's value by name; None = not given. Raises InvalidField if an integer
+    option has a fraction other than zero."""
     return {name: _value(options, name) for name in options.__struct_fields__}
 
 

@@ -1,4 +1,2 @@
-"""Describes the API to programs and people: the OpenAPI document, and the page that shows it.
-
-The types that read requests, and from which answers are written, describe them.
-"""
+"""Describes the API to programs and people: the OpenAPI document, and the page `/docs` that shows
+it. The descriptions are derived from the types of request and response bodies."""

@@ -1,4 +1,4 @@
-"""The OpenAPI document, and the page `/docs` that shows it."""
+"""Builds the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Json = dict[str, Any]
 def body_schema(
     kind: type[msgspec.Struct], component: Json, required: tuple[str, ...], dialect: Dialect
 ) -> Json:
-    """Returns the schema of a body in a dialect.
+    """Returns the JSON schema of a request body in a dialect.
 
     Args:
         kind: the type of the body.
-        component: the schema of the type of the body.
+        component: the type's schema in all dialects.
         required: the fields that are required in every dialect.
     """
     rows = rows_of(kind)
@@ -48,7 +48,8 @@ def body_schema(
 
 
 def _property(name: str, schema: Json, dialect: Dialect, row: Row | None) -> Json:
-    """Returns a field's schema. The default null is left out, because it means absent."""
+    """Returns the schema of a field. A default of null is left out, because it means that the field
+    is absent."""
     schema = {key: value for key, value in schema.items() if key != "default"}
     if name in dialect.refuses_null:
         schema = _without_null(schema)
@@ -149,10 +150,10 @@ def openapi_document(
     """Returns the OpenAPI document.
 
     Args:
-        operations: the described routes, by method and pattern.
+        operations: the described routes, by method and path pattern.
         model: the model's name in examples.
-        root_path: the prefix of every path at a proxy.
-        needs_key: whether clients must have a key.
+        root_path: the prefix of every path behind a proxy.
+        needs_key: whether clients need an API key.
     """
     components = _Components()
     paths: dict[str, Json] = {}
@@ -188,7 +189,7 @@ def openapi_document(
 
 
 class _Components:
-    """Collects the schemas and responses that the document refers to.
+    """The schemas and responses that the document refers to.
 
     Attributes:
         schemas: the schemas by type name.
@@ -201,7 +202,8 @@ class _Components:
         self._known: dict[Any, Json] = {}
 
     def schema(self, kind: Any) -> Json:
-        """Returns the schema of a type, or of the type with this name in `schemas`."""
+        """Returns a reference to the schema of a type, or of the type with this name in
+        `schemas`."""
         kind = named(kind)
         if kind not in self._known:
             self._known[kind], components = _schemas(kind)
@@ -211,7 +213,7 @@ class _Components:
         return self._known[kind]
 
     def body(self, operation: Operation, dialect: Dialect) -> Json:
-        """Returns the schema of a request's body, which depends on the dialect."""
+        """Returns the schema of a request body, which depends on the dialect."""
         kind = operation.body
         if kind is None or not issubclass(kind, msgspec.Struct):
             return self.schema(kind)
@@ -227,8 +229,7 @@ class _Components:
         return _reference("schemas", name)
 
     def refusal(self, status: int, dialect: Dialect) -> Json:
-        """Returns the description of the error answer with a status, in the format of the
-        dialect."""
+        """Returns the description of an error response with a status, in the dialect's format."""
         name = f"{dialect.name}_{status}"
         if name not in self.responses:
             schema = self.schema(dialect.error_form.kind)
@@ -243,12 +244,13 @@ class _Components:
 
 
 def named(kind: Any) -> Any:
-    """Returns a type that is given as itself, or by its name in `schemas`."""
+    """Returns a type, given the type itself or its name in `schemas`."""
     return getattr(schemas, kind) if isinstance(kind, str) else kind
 
 
 def examples(operation: Operation) -> tuple[Requests, Answer | None]:
-    """Returns the example bodies of an operation, by title, and its example answer."""
+    """Returns the example request bodies of an operation, by title, and its example response (None
+    = no example)."""
     if isinstance(operation.examples, str):
         return EXAMPLES[operation.examples]
     return operation.examples or {}, operation.answered
@@ -259,8 +261,8 @@ def _reference(section: str, name: str) -> Json:
 
 
 def _schemas(kind: Any) -> tuple[Json, dict[str, Json]]:
-    """Returns the schema of a type, and those that it refers to, by name; descriptions are joined
-    to one line."""
+    """Returns the schema of a type, and by name the schemas that it refers to. Descriptions are
+    joined to one line."""
     (schema,), components = msgspec.json.schema_components([kind], ref_template=_REFERENCE)
     for component in components.values():
         component["description"] = " ".join(component.get("description", "").split())
@@ -268,7 +270,8 @@ def _schemas(kind: Any) -> tuple[Json, dict[str, Json]]:
 
 
 def _require_defaults(answer: Json) -> None:
-    """Requires the members of an answer that have a default: they are always sent."""
+    """Marks the members of a response that have a default as required, because they are always
+    sent."""
     required = {*answer.get("required", ())}
     for name, schema in answer.get("properties", {}).items():
         if "default" in schema:
@@ -333,8 +336,8 @@ def _success(operation: Operation, components: _Components) -> Json:
 
 
 def _event(data: Json) -> Json:
-    """Returns the schema of one event of a stream. OpenAPI 3.1 cannot describe a sequence of
-    events. `data` is the schema of the JSON in each event except the last."""
+    """Returns the schema of one event of a stream, because OpenAPI 3.1 cannot describe a sequence
+    of events. `data` is the schema of the JSON in each event except the last."""
     text = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
     return {
         "type": "object",
@@ -364,7 +367,7 @@ def _link(paths: Mapping[str, Json]) -> None:
 
 
 def _statuses(path: str, operation: Operation, dialect: Dialect) -> list[int]:
-    """Returns the statuses of refusals."""
+    """Returns the error statuses of an operation."""
     statuses = {*_OF_LAYER}
     if path in _OPEN_PATHS:
         statuses.remove(401)

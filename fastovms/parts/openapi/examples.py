@@ -1,4 +1,4 @@
-"""Examples of requests and answers. A test sends the requests and validates the answers."""
+"""Examples of requests and responses. A test sends the requests and validates the responses."""
 
 from __future__ import annotations
 
@@ -372,4 +372,4 @@ EXAMPLES: Final[Mapping[str, tuple[Requests, Answer | None]]] = {
     ),
     "Ollama's download": ({"A model": {"stream": False}}, {"status": "success"}),
 }
-"""Bodies of requests by title, and an answer, by the names that operations refer to."""
+"""Request bodies by title, and a response, by the names that operations refer to."""

@@ -24,11 +24,11 @@ _INLINE: Final = re.compile(r"<(style|script)>(.*?)</\1>", re.DOTALL)
 
 
 class DocsRoutes:
-    """The handlers of the document and the page, which are built at the first request.
+    """The handlers of the document and of the page, which are built at the first request.
 
     Args:
-        build: makes the document.
-        load_all: called before, once.
+        build: returns the document.
+        load_all: called once before `build`.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class DocsRoutes:
         self._page: Response | None = None
 
     async def document(self, request: Request) -> Response:
-        """Answers with the OpenAPI document."""
+        """Returns the OpenAPI document."""
         if self._document is None:
             self._document = asyncio.ensure_future(self._make())
         # Shielded, because other requests may wait for the page if this client disconnects.
         return await asyncio.shield(self._document)
 
     def page(self, request: Request) -> Response:
-        """Answers with the page that shows the document."""
+        """Returns the page that shows the document."""
         if self._page is None:
             html = files(__package__).joinpath("page.html").read_text()
             self._page = Response(200, html.encode(), "text/html; charset=utf-8", _policy(html))
@@ -68,8 +68,9 @@ def endpoints(
     """Yields the routes of `DOCS_PATHS`.
 
     Args:
-        load_all: loads the parts whose routes have not been asked for, to describe them.
-        needs_key: whether a key is required; then the document does not reveal model names.
+        load_all: loads the optional parts whose routes have not been used yet, so that the document
+            describes them.
+        needs_key: whether an API key is required; the document then does not reveal model names.
     """
 
     def build() -> dict[str, object]:
@@ -91,8 +92,8 @@ def endpoints(
 
 
 def _policy(html: str) -> HeaderPairs:
-    """Returns the Content-Security-Policy header: browsers load nothing from other hosts and run
-    only the page's own script (https://www.w3.org/TR/CSP3/)."""
+    """Returns a Content-Security-Policy header with which browsers load nothing from other hosts
+    and run only the page's own script (https://www.w3.org/TR/CSP3/)."""
     hashes = {name: _hash(content) for name, content in _INLINE.findall(html)}
     policy = (
         f"default-src 'none'; script-src '{hashes['script']}'; style-src '{hashes['style']}'; "

@@ -1,5 +1,5 @@
-"""Schemas of the answers whose bodies are not made of structs: those of the Responses API, and
-Ollama's texts."""
+"""Schemas of responses whose bodies are not written from structs: those of the Responses API and of
+Ollama's text generation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 def _tagged(kind: str, what: str, members: dict[str, Any], *, suffix: str = "") -> type[Struct]:
-    """Returns the type of an object whose `type` is `kind`. A member that may be unset has the
+    """Returns the type of an object whose `type` is `kind`. Members that may be absent have the
     default UNSET. `what` describes the object."""
     words = kind.removeprefix("response.").replace(".", "_").split("_")
     return defstruct(
@@ -117,7 +117,7 @@ _OF_CLIENT_TOOLS: Final[dict[str, dict[str, Any]]] = {
     "tool_search_call": {"arguments": Any | UnsetType, "execution": _MAYBE},
     "tool_search_output": {"tools": _OBJECTS},
 }
-"""The members of items of tools that clients run, besides their ids and their status."""
+"""The members of calls of tools that clients run, besides ids and status."""
 
 
 ConversationItem: Final[Any] = Union[
@@ -141,7 +141,7 @@ ConversationItem: Final[Any] = Union[
 
 
 class ItemList(ListPage[ConversationItem]):
-    """A page of items."""
+    """A page of a list of items."""
 
 
 class ResponseFailure(AnswerSchema, kw_only=True):
@@ -166,7 +166,7 @@ class ConversationReference(AnswerSchema, kw_only=True):
 if TYPE_CHECKING:
 
     class EchoedParams(AnswerSchema, kw_only=True):
-        """The sampling parameters that a response repeats."""
+        """The sampling parameters that a response repeats from its request."""
 
 else:
     EchoedParams = defstruct(
@@ -264,7 +264,7 @@ _EVENTS: Final[dict[str, dict[str, Any]]] = {
     "apply_patch_call_operation_diff.delta": {**_IN_ITEM, "delta": str},
     "apply_patch_call_operation_diff.done": {**_IN_ITEM, "diff": str},
 }
-"""The members of each event in addition to its type and number, by its type without `response.`."""
+"""The members of each event besides its type and number, by type without the prefix `response.`."""
 
 
 RESPONSE_EVENT: Final[Any] = Union[
@@ -298,14 +298,14 @@ class OllamaFunction(AnswerSchema, kw_only=True):
 
 
 class OllamaCall(AnswerSchema, kw_only=True):
-    """A call of one of the client's tools. It is always sent whole."""
+    """A call of one of the client's tools, which is always sent whole."""
 
     id: str
     function: OllamaFunction
 
 
 class OllamaMessage(AnswerSchema, kw_only=True):
-    """The text, reasoning and calls of the model."""
+    """The model's text, reasoning and tool calls."""
 
     role: Literal["assistant"]
     content: str
@@ -314,8 +314,8 @@ class OllamaMessage(AnswerSchema, kw_only=True):
 
 
 class OllamaPart(AnswerSchema, kw_only=True):
-    """The members of answers and lines of both endpoints. The members after `done` are in the last
-    line and in whole answers; times are nanoseconds."""
+    """The members that the responses and stream lines of both endpoints share. The members after
+    `done` are in the last line and in whole responses; times are in nanoseconds."""
 
     model: str
     created_at: str
@@ -331,14 +331,14 @@ class OllamaPart(AnswerSchema, kw_only=True):
 
 
 class OllamaChatAnswer(OllamaPart, kw_only=True):
-    """The answer of `POST /api/chat`, and each line of its stream."""
+    """The response of `POST /api/chat`, and each line of its stream."""
 
     message: OllamaMessage
 
 
 class OllamaGenerateAnswer(OllamaPart, kw_only=True):
-    """The answer of `POST /api/generate`, and each line of its stream. `context` has the tokens of
-    the prompt and of the answer."""
+    """The response of `POST /api/generate`, and each line of its stream. `context` has the token
+    ids of the prompt and the answer."""
 
     response: str
     thinking: str | UnsetType = UNSET

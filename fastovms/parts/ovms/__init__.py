@@ -1,7 +1,7 @@
-"""Reads and writes the files of OpenVINO Model Server: graphs, config lists, plugin settings.
+"""Reads and writes OpenVINO Model Server's files: graphs, model lists and plugin configurations.
 
 Their contents become settings of this server (`graph`, `config_list`, `plugin_config`). The package
-does not look for models or parse flags.
+does not search for models or parse flags.
 """
 
 from typing import Final
@@ -11,4 +11,4 @@ MODEL_FILES: Final = (
     *("openvino_model.xml", "openvino_language_model.xml", "openvino_decoder_model.xml"),
     "model_index.json",
 )
-"""The files of which one is in the directory of a model."""
+"""The graph files of models; a model's directory has one of them."""

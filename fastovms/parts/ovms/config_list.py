@@ -1,4 +1,4 @@
-"""Lists of models in OVMS's format."""
+"""Reads and writes OVMS's lists of models."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 
 
 def path_from(folder: Path, path: Path) -> str:
-    """Converts a command-line path for use in a file in `folder`. An absolute path is unchanged.
-    One that is relative to the working directory becomes relative to `folder`, or absolute if ".."
-    and links on the way would lead elsewhere."""
+    """Returns a command-line path as written in a file in `folder`: an absolute path unchanged, a
+    relative path relative to `folder`, or absolute if ".." and symbolic links would lead
+    elsewhere."""
     if path.is_absolute():
         return str(path)
     target = os.path.realpath(path)
@@ -46,8 +46,8 @@ def path_from(folder: Path, path: Path) -> str:
 
 
 def read_json(path: Path) -> object:
-    """Returns the content of the file. Raises ConfigurationError: the file cannot be read, or is
-    not JSON."""
+    """Returns the content of a JSON file. Raises ConfigurationError if the file cannot be read or
+    is not JSON."""
     try:
         return json.loads(path.read_bytes())
     except OSError as error:
@@ -93,14 +93,14 @@ _GRAPH_MEMBERS: Final = ("name", "base_path", "graph_path", "subconfig")
 _IDLE_UNLOAD, GROUP_NAME, _PERMANENT = "idle_unload_timeout_seconds", "group_name", "permanent"
 _OF_RESIDENCY: Final = (_IDLE_UNLOAD, GROUP_NAME, _PERMANENT)
 _NO_TEXT: Final = re.compile("[\0\ud800-\udfff]")
-"""Characters that JSON may hold, but neither a path nor an answer."""
+"""Characters that JSON strings may contain, but paths and responses may not."""
 
 _MEMBERS: Final = {option.member: option for option in OVMS_OPTIONS if option.member}
-"""Members of a model, in addition to its name and place."""
+"""The members of a model's entry that are options, by name."""
 
 
 class ConfigList(NamedTuple):
-    """The content of the file: the models, and the settings of the server."""
+    """The content of a config list: the models, and the settings of the server."""
 
     models: list[ModelSource]
     settings: Settings
@@ -112,9 +112,9 @@ def config_file(path: Path) -> Path:
 
 
 def read_config_list(path: Path) -> ConfigList:
-    """Reads a config list, or the config.json of a directory. Paths in it are relative to the file.
-    Raises ConfigurationError if the file cannot be read, or does not have OVMS's format. An empty
-    list is valid."""
+    """Reads a config list, or the config.json in a directory; paths in it are relative to the file.
+    An empty list is valid. Raises ConfigurationError if the file cannot be read or is not in OVMS's
+    format."""
     path = config_file(path)
     try:
         return _read(read_json(path), path.parent)
@@ -151,7 +151,7 @@ def _read(root: object, folder: Path) -> ConfigList:
 
 
 def _each_in_a_group(models: list[ModelSource]) -> list[ModelSource]:
-    """Gives each model without a group one of its own if others have a group, as OVMS does."""
+    """Gives each model without a group its own group if other models have one, as OVMS does."""
     if not any(model.residency.is_exclusive for model in models):
         return models
     return [
@@ -212,7 +212,8 @@ def _residency(config: Mapping[str, Any], where: str) -> ModelResidency:
 
 
 def _seconds(config: Mapping[str, Any], where: str) -> float | None:
-    """Returns the time without requests after which models are unloaded; None = not given."""
+    """Returns the seconds without requests after which the models are unloaded; None = not
+    given."""
     value = config.get(_IDLE_UNLOAD)
     if value is None or (type(value) is int and value >= 0):
         return value

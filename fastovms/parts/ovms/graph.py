@@ -1,4 +1,4 @@
-"""Reads the graph.pbtxt of OpenVINO Model Server as settings."""
+"""Reads OpenVINO Model Server's graph.pbtxt as settings."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from fastovms.setting import picture_size
 
 @dataclass(frozen=True, slots=True)
 class Calculator:
-    """The calculator that runs a model in a graph.
+    """The MediaPipe calculator that runs a model in a graph.
 
     Attributes:
-        messages: the names of the message that holds its options.
+        messages: the names of the message that holds the calculator's options.
         options: the options, by their names in the graph.
-        implied: the settings that its use implies.
+        implied: the settings that the use of this calculator implies.
     """
 
     messages: tuple[str, ...]
@@ -69,7 +69,7 @@ IMAGE_SIZES: Final[Mapping[str, ConfigField]] = {
     "default_resolution": IMAGES.default_resolution,
     "resolution": IMAGES.resolution,
 }
-"""The options of graphs that are sizes of images, as texts."""
+"""The image size options of graphs, which are texts, by name."""
 
 _LENGTH: Final = OvmsOption(Integer(1), ENGINE.max_model_len)
 
@@ -152,7 +152,7 @@ class GraphText(NamedTuple):
     text: str
 
     def filled(self, options: str) -> str:
-        """Returns the graph with the options of its node one per line."""
+        """Returns the graph's text with the given options, one per line, in its node."""
         return self.text % options.replace("\n", "\n      ")
 
 
@@ -244,21 +244,21 @@ GRAPHS: Final[Mapping[Task, GraphText]] = {
 
 
 MAX_INTEGER: Final = 2**64 - 1
-"""The largest value of an option that has no bound of its own."""
+"""The maximum of integer options without their own bound."""
 
 OPTIONS: Final = CALCULATORS["HttpLLMCalculator"].options
-"""OVMS's LLMCalculatorOptions."""
+"""The options in OVMS's LLMCalculatorOptions."""
 
 _NAMES: Final = ", ".join(CALCULATORS)
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The description of a model in a graph.
+    """A model's node in a graph.
 
     Attributes:
         settings: the settings of the graph.
-        unused: a line for each option that has no effect here.
+        unused: a line for each option without effect on this server.
     """
 
     settings: Settings
@@ -266,9 +266,9 @@ class Node:
 
 
 def read_graph(path: Path) -> Node:
-    """Reads the only node of a graph. Relative paths are resolved, so that they are relative to the
-    working directory. Raises ConfigurationError if the file cannot be read, is not a graph of one
-    model, or has an invalid option."""
+    """Reads the single node of a graph, with paths resolved relative to the working directory.
+    Raises ConfigurationError if the file cannot be read, is not a graph of one model, or has an
+    invalid option."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -288,7 +288,8 @@ def read_graph(path: Path) -> Node:
 
 
 def _options(graph: Message) -> tuple[Calculator, Field]:
-    """Returns the calculator of the only node, and the field that holds its options."""
+    """Returns the calculator of the single node, and the field that holds its options. Raises
+    SyntaxFault if the graph has another form."""
     nodes = [field for field in graph.all("node") if isinstance(field.value, Message)]
     if len(nodes) != 1:
         raise SyntaxFault(1, f"a graph must have one node, with one of {_NAMES}, not {len(nodes)}")
@@ -323,8 +324,7 @@ def _only_text(node: Field, name: str) -> str:
 
 
 def _read_node(calculator: Calculator, options: Field) -> tuple[dict[ConfigField, Any], list[str]]:
-    """Returns the settings from the options, unchanged, and a line on each option without
-    effect."""
+    """Returns the settings of a node's options, and a line for each option without effect."""
     given = _read_group(options, calculator.group, "")
     used: dict[ConfigField, Any] = dict(calculator.implied)
     unused: list[str] = []
@@ -416,7 +416,7 @@ _BOOLEANS: Final[Mapping[object, bool]] = {
     "true": True, "True": True, "t": True, 1: True,
     "false": False, "False": False, "f": False, 0: False,
 }  # fmt: skip
-"""The words that the text format takes for a boolean."""
+"""The words that protobuf's text format accepts for a boolean."""
 
 
 def _shown(value: object) -> str:
@@ -426,8 +426,8 @@ def _shown(value: object) -> str:
 
 
 def _resolve_paths(given: dict[ConfigField, Any], graph: Path) -> None:
-    """Resolves paths: `generation_config_path` relative to the model, others relative to the
-    graph."""
+    """Resolves paths in place: `generation_config_path` relative to the model, others relative to
+    the graph."""
     for key, name in _PATHS.items():
         if key not in given:
             continue

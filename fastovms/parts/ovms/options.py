@@ -1,7 +1,7 @@
-"""Lists the options of OpenVINO Model Server: the names of each option by place, and the field that
-it sets here.
+"""The options of OpenVINO Model Server: for each option its names in flags, files and variables,
+and the setting of this server that it sets.
 
-Options of its command line only, with the same names as this server's flags, need no entry.
+Command-line options that have the name of this server's flag need no entry.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fastovms.server_config import (
 
 
 class Integer(NamedTuple):
-    """Reads an integer within bounds.
+    """An integer option within bounds.
 
     Args:
         high: None = the maximum of the file's format.
@@ -37,44 +37,44 @@ class Integer(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Reads one of some names. `ignores_case` says whether case does not count on the command
-    line."""
+    """An option with one of several names as value. `ignores_case` is whether case is ignored on
+    the command line."""
 
     names: tuple[str, ...]
     ignores_case: bool = False
 
 
 class Group(NamedTuple):
-    """A message of a graph, that contains options."""
+    """A message in a graph that contains options."""
 
     options: Mapping[str, Kind]
     required: tuple[str, ...] = ()
 
 
 class Repeated(NamedTuple):
-    """Any number of messages of a graph."""
+    """A message that may occur any number of times in a graph."""
 
     group: Group
 
 
 Kind = type[str] | type[bool] | type[float] | type[Path] | Integer | Choice | Group | Repeated
-"""How values are read."""
+"""The type of an option's value."""
 
 
 class OvmsOption(NamedTuple):
-    """An option with all its names; "" = not available in that place.
+    """An option with all its names; "" = the option does not exist there.
 
     Attributes:
-        field: the field that it sets; None = none.
-        unused: the reason why it is ignored, if it sets none.
-        neutral: values that need no warning, because the server behaves that way anyway.
-        flag: its name on the command line, with dashes. Where this server has a flag of the same
-            field, the value is read as that flag's.
-        graph: its name in a graph, of LLMCalculatorOptions.
+        field: the setting that the option sets; None = it is ignored.
+        unused: the reason why the option is ignored.
+        neutral: values that need no warning, because the server behaves accordingly anyway.
+        flag: its command-line flag, with dashes. If this server has a flag for the same setting,
+            the value is parsed like that flag's.
+        graph: its name in a graph's LLMCalculatorOptions.
         device_property: its name in plugin_config, among the device's properties.
         pipeline_property: its name in plugin_config, among the pipeline's properties.
         member: its name in an entry of a model list.
-        variable: its name in the environment.
+        variable: its environment variable.
     """
 
     kind: Kind
@@ -204,7 +204,7 @@ _OF_GENERATION: Final = (
     OvmsOption(bool, None, _SAME_AS_MAIN, graph="draft_dynamic_split_fuse"),
     OvmsOption(bool, None, "the files say what drafts", (False, True), graph="draft_eagle3_mode"),
 )  # fmt: skip
-"""Options of language models that have no use here."""
+"""Options of language models that are ignored."""
 
 _OF_THE_SERVER: Final = (
     OvmsOption(Integer(0, _UINT16), None, _GRPC, (0,), flag="--grpc-port"),

@@ -1,4 +1,4 @@
-"""Reads `plugin_config`: properties of a device, and settings among them."""
+"""Reads `plugin_config`: device properties, among which are settings of the server."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _OF_PIPELINES: Final = {
 
 
 class PluginConfig(NamedTuple):
-    """The settings in the properties of a device.
+    """The content of a plugin_config.
 
     Attributes:
         properties: the properties for the device.
         prompt_lookup: whether to draft from earlier text; None = not set.
-        unused: a line for each property that has no effect here.
+        unused: a line for each property without effect on this server.
     """
 
     properties: dict[str, object]
@@ -30,8 +30,8 @@ class PluginConfig(NamedTuple):
 
 
 def parse_plugin_config(text: str) -> dict[str, object]:
-    """Reads JSON as written in a graph; "" = no properties. Raises ConfigurationError if the JSON
-    is malformed."""
+    """Parses the JSON in a graph's plugin_config; "" = no properties. Raises ConfigurationError if
+    the text is not a JSON object."""
     if not text.strip():
         return {}
     try:
@@ -44,8 +44,8 @@ def parse_plugin_config(text: str) -> dict[str, object]:
 
 
 def read_plugin_config(config: Mapping[str, object]) -> PluginConfig:
-    """Separates the properties for the device from the others. Raises ConfigurationError if a value
-    is invalid."""
+    """Separates the device's properties from settings of the server. Raises ConfigurationError if a
+    value is invalid."""
     properties: dict[str, object] = {}
     unused: list[str] = []
     for name, value in config.items():

@@ -1,8 +1,8 @@
-"""Reads protobuf's text format, without a schema, and writes its strings.
+"""Reads protobuf's text format without a schema, and writes strings in it.
 
-The grammar is that of the text format's specification. The caller decides which fields are valid.
-Protobuf's own parser would need MediaPipe's complete schema; without it, it drops unknown and
-therefore misspelt options.
+The grammar is that of the text format's specification; the caller decides which fields are valid.
+Protobuf's own parser is not used, because it would need MediaPipe's complete schema and silently
+drops unknown, hence misspelt, options without it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _CLOSING: Final = {"{": "}", "<": ">"}
 
 
 class BareWord(str):
-    """A value that is a bare word: the name of an enum's value, or true or false."""
+    """An unquoted value: an enum value, or true or false."""
 
 
 Scalar = str | int | float | BareWord
 
 
 class SyntaxFault(ConfigurationError):
-    """A text that is malformed at a line, counted from 1."""
+    """Raised if a text is malformed; line numbers count from 1."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -52,11 +52,11 @@ class SyntaxFault(ConfigurationError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field with one value; a repeated one is several fields.
+    """A field with one value; a repeated field occurs as several `Field`s.
 
     Attributes:
-        name: its name, or the name of an extension or Any in brackets, without spaces:
-            "[type.example.com/a.B]".
+        name: the field's name, or the name of an extension or Any in brackets without spaces, such
+            as "[type.example.com/a.B]".
     """
 
     name: str
@@ -66,20 +66,22 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Message:
+    """The fields of a message, in the order of the text."""
+
     fields: list[Field] = field(default_factory=list)
 
     def all(self, name: str) -> list[Field]:
-        """Returns all fields of this name."""
+        """Returns all fields with this name."""
         return [field for field in self.fields if field.name == name]
 
 
 def parse(text: str) -> Message:
-    """Returns the fields of a text. Raises SyntaxFault if the text is malformed."""
+    """Parses a text. Raises SyntaxFault if the text is malformed."""
     return _FieldParser(text).message(end="", depth=0)
 
 
 def quote(text: str) -> str:
-    """Returns a string in the text format, with quotes that need no escapes if possible."""
+    """Returns a string literal, with the quotes that need fewer escapes."""
     mark = "'" if '"' in text and "'" not in text else '"'
     escaped = text.replace("\\", "\\\\").replace(mark, f"\\{mark}").replace("\n", "\\n")
     return f"{mark}{escaped}{mark}"
@@ -97,7 +99,7 @@ class _FieldParser:
         self._next = next(self._tokens)
 
     def message(self, *, end: str, depth: int) -> Message:
-        """Reads the fields up to `end`, which is consumed; "" = the text's."""
+        """Reads fields up to `end`, which is consumed; "" = the end of the text."""
         if depth > MAX_NESTING:
             raise self._fault(f"messages are nested more than {MAX_NESTING} levels deep")
         message = Message()
@@ -216,7 +218,7 @@ def _number(text: str) -> int | float:
 
 
 def _unescape(token: _Token) -> bytes:
-    """Returns a string's bytes; escapes may give any byte."""
+    """Returns the bytes of a string literal; escapes may produce any byte."""
     parts: list[bytes] = []
     body, position = token.text[1:-1], 0
     for match in _ESCAPE.finditer(body):

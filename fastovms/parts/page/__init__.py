@@ -1,1 +1,1 @@
-"""Answers `/`: a page in the browser that chats with the models and shows how the engine fares."""
+"""The web page at `/`, which chats with the models and shows the state of the engine."""

@@ -1,5 +1,5 @@
-"""Puts the page's own modules into one script, and its stylesheets into one: a browser asks for two
-files instead of sixty, six at a time."""
+"""Bundles the page's modules into one script and its stylesheets into one, so that a browser
+requests two files instead of sixty."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ const modules = {
 
 
 def bundle_modules(sources: Mapping[str, str], start: str) -> str:
-    """Returns one script that runs a module. The script exports `load`, which returns the exports
-    of a module by its path. Raises ValueError if a module imports one that is not among them.
+    """Returns one script that runs the module `start`. The script exports `load`, which returns the
+    exports of a module, given its path. Raises ValueError if a module imports an unknown one.
 
     Args:
-        sources: modules by path, such as "core/dom.js". They import names in braces, export what
-            they declare, and import modules that are not among them by `import()` alone.
-        start: path of the module that is run. Its folder is that of the script.
+        sources: the modules by path, such as "core/dom.js". They import names in braces, export
+            declarations, and import other modules only by `import()`.
+        start: the path of the module to run, relative to whose folder the script is served.
     """
     wrapped = "".join(_wrap(name, source, sources) for name, source in sources.items())
     return f'{_LOADER}{wrapped}}};\nload("{start}");\n'
 
 
 def bundle_styles(sources: Mapping[str, str], start: str) -> str:
-    """Returns a stylesheet with those that it imports in their places."""
+    """Returns a stylesheet in which imports are replaced by the imported stylesheets."""
     folder = posixpath.dirname(start)
     return _STYLE.sub(lambda found: sources[_resolve(folder, found[1])], sources[start])
 
 
 def _wrap(name: str, source: str, sources: Mapping[str, str]) -> str:
-    """Returns a module as a member of an object: a function that returns its exports."""
+    """Returns a module as an object member: a function that returns the module's exports."""
     folder = posixpath.dirname(name)
 
     def imported(found: re.Match[str]) -> str:

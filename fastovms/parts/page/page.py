@@ -1,4 +1,4 @@
-"""The page at `/`."""
+"""The page at `/` and its files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fastovms.http.routing import Router
 from fastovms.parts.page.bundle import bundle_modules, bundle_styles
 
 FOLDER: Final = "ui"
-"""The first segment of the paths of all files but the page itself."""
+"""The first path segment of all files except the page itself."""
 
 _INDEX: Final = "index.html"
 _SCRIPT: Final = "main.js"
@@ -31,20 +31,20 @@ _TYPES: Final = {
     "mjs": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-"""The types of the files that are sent, by the end of the name. Others, such as licences, are for
-readers of the package."""
+"""The media types of files that are served, by file name extension. Other files, such as licences,
+are only for readers of the package."""
 
 _HASH_LENGTH: Final = 16
 _COMPRESSION: Final = 6
-"""Level 9 saves 0.1 % more, and takes twice as long."""
+"""The gzip level. Level 9 saves 0.1 % more and takes twice as long."""
 
 
 @dataclass(frozen=True)
 class PageFile:
-    """A file of the web page.
+    """A file of the page.
 
     Attributes:
-        digest: a hash of its content.
+        digest: a hash of the content.
     """
 
     content_type: str
@@ -53,8 +53,8 @@ class PageFile:
 
     @cached_property
     def zipped(self) -> bytes:
-        """Returns the body in gzip's format. It is compressed once at the first request, so that a
-        start does not wait for it."""
+        """Returns the gzip-compressed body. It is compressed at the first request, so that the
+        server's start does not wait for it."""
         # No time stamp: the bytes are the same at every start.
         return gzip.compress(self.body, _COMPRESSION, mtime=0)
 
@@ -65,10 +65,10 @@ class PageFiles:
 
     Attributes:
         index: the page itself.
-        version: the segment of the other files' paths that changes with any of them, so that
-            browsers may cache files without limit.
-        others: by their paths below the version: one script, one stylesheet, and files of others
-            such as "vendor/katex.min.js".
+        version: a path segment of the other files that changes with any of them, so that browsers
+            may cache files indefinitely.
+        others: the other files by their paths below the version: one script, one stylesheet, and
+            third-party files such as "vendor/katex.min.js".
     """
 
     index: PageFile
@@ -77,11 +77,11 @@ class PageFiles:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The path of every file, without a proxy's prefix."""
+        """The path of each file, without a proxy's prefix."""
         return ("/", *(f"/{FOLDER}/{self.version}/{name}" for name in self.others))
 
     def add_routes(self, router: Router) -> None:
-        """Adds the page and its files."""
+        """Adds the routes of the page and its files."""
         routes = PageRoutes(self)
         index = Operation(
             "Answers with a page that chats and shows the engine live.",
@@ -100,8 +100,8 @@ class PageFiles:
 
 
 def read_page_files(root_path: str = "") -> PageFiles:
-    """Reads the files of the web page. `root_path` is the prefix that a proxy leaves before every
-    path, used in the page's links; "" = relative links, which work behind any proxy."""
+    """Reads the files of the page. `root_path` is the prefix that a proxy keeps before every path,
+    which is used in the page's links; "" = relative links, which work behind any proxy."""
     bodies = _bundled(dict(sorted(_walk(files(__package__).joinpath("static")))))
     template = bodies.pop(_INDEX)
     everything = hashlib.sha256()
@@ -115,7 +115,7 @@ def read_page_files(root_path: str = "") -> PageFiles:
 
 
 def _bundled(bodies: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Returns the files as they are sent: of the page's own, one script and one stylesheet."""
+    """Returns the files as served: the page's own modules and stylesheets are bundled."""
     own = {"js": dict[str, str](), "css": dict[str, str]()}
     sent = {}
     for name, body in bodies.items():
@@ -166,7 +166,7 @@ _FOR_EVER: Final = "public, max-age=31536000, immutable"
 
 
 class PageRoutes:
-    """The handlers of the page."""
+    """The handlers of the page and its files."""
 
     def __init__(self, files: PageFiles) -> None:
         self._files = files
@@ -184,7 +184,7 @@ class PageRoutes:
 
 def _answer(request: Request, file: PageFile, caching: str) -> Response:
     takes_gzip = _takes_gzip(request.headers.get("accept-encoding", "") or "")
-    # Each form of a file has a tag of its own (RFC 9110 8.8.3.3).
+    # Each encoding of a file has its own ETag (RFC 9110, 8.8.3.3).
     tag = f'"{file.digest}-gzip"' if takes_gzip else f'"{file.digest}"'
     fields = (*_FIELDS, ("ETag", tag), ("Cache-Control", caching))
     if _has(request.headers.get("if-none-match", "") or "", tag):
@@ -196,7 +196,8 @@ def _answer(request: Request, file: PageFile, caching: str) -> Response:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Returns whether Accept-Encoding (RFC 9110 12.5.3) allows gzip; False without the field."""
+    """Returns whether the Accept-Encoding header (RFC 9110, 12.5.3) allows gzip; False if the
+    header is missing."""
     for coding in accepted.lower().split(","):
         name, *parameters = (part.strip() for part in coding.split(";"))
         if name in ("gzip", "*"):
@@ -206,6 +207,7 @@ def _takes_gzip(accepted: str) -> bool:
 
 
 def _has(tags: str, tag: str) -> bool:
-    """Returns whether If-None-Match (RFC 9110 13.1.2) names a tag; weak ones included."""
+    """Returns whether the If-None-Match header (RFC 9110, 13.1.2) contains a tag, weak tags
+    included."""
     named = (part.strip().removeprefix("W/") for part in tags.split(","))
     return any(one in ("*", tag) for one in named)

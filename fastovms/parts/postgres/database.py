@@ -1,4 +1,4 @@
-"""The store in PostgreSQL."""
+"""The state store in a PostgreSQL database."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ logger = logging.getLogger(__name__)
 
 _FIRST_DELAY: Final = 0.25
 _MAX_DELAY: Final = 2.0
-"""The maximum number of seconds between two attempts; each delay is about twice the one before. A
-server must be back before its leases expire, which they do some seconds after others are."""
+"""The maximum seconds between two connection attempts; each delay is about twice the previous one.
+A server must reconnect before its leases expire, a few seconds after they would be renewed."""
 
 
 def _log_trouble(reason: str) -> None:
@@ -50,16 +50,16 @@ def _log_trouble(reason: str) -> None:
 
 
 class DatabaseLink:
-    """Opens connections to one database. After a failure, callers get the error at once until the
-    next attempt is due.
+    """Opens connections to one database. After a failure, callers get an error immediately until
+    the next attempt is due.
 
     Args:
         clock: returns monotonic seconds.
         prepare: creates or checks the tables on a new connection.
-        warn: called with the reason why the database cannot be reached, when it changes.
+        warn: called with the reason why the database cannot be reached, when the reason changes.
 
     Attributes:
-        trouble: why the database cannot be reached; "" = it is available.
+        trouble: the reason why the database cannot be reached; "" = it is available.
         num_connects: the number of opened connections.
         totals: the totals of the state at the last check.
     """
@@ -86,9 +86,8 @@ class DatabaseLink:
         self.totals = Totals()
 
     def connect(self) -> PostgresSession:
-        """Opens a connection to a database that has the tables. While the database is known to be
-        unavailable, this fails at once. Raises DatabaseUnavailable if the database is not
-        available."""
+        """Opens a connection to a database that has the tables. Raises DatabaseUnavailable if the
+        database is not available, immediately if that is known."""
         if self.trouble:
             raise DatabaseUnavailable(self.trouble)
         return self._open()
@@ -110,7 +109,7 @@ class DatabaseLink:
         return max(0.0, self._due_at - self._clock())
 
     def add(self, growth: Totals) -> None:
-        """Adds the growth of a transaction to the totals."""
+        """Adds the changes of a transaction to the totals."""
         with self._changed:
             self.totals = self.totals.plus(*growth)
 
@@ -151,9 +150,9 @@ class DatabaseLink:
 def open_url(
     address: ServerAddress, bounds: StateBounds, *, must_exist: bool = False
 ) -> Iterator[PostgresDatabase]:
-    """Opens the database, and creates missing tables unless `must_exist`. Raises ConfigurationError
-    if the database has no state, and `must_exist` is set; StateFailed if the database cannot be
-    read or written, also within the context."""
+    """Opens the database, and creates missing tables unless `must_exist` is set. Raises
+    ConfigurationError if `must_exist` is set and the database has no tables; StateFailed, also
+    within the context, if the database cannot be read or written."""
     link = DatabaseLink(
         address,
         limits=OF_COMMANDS,
@@ -176,24 +175,25 @@ EVICTION_LOCK: Final = 0x6661_7374_0002
 """The number of the advisory lock that is held by the only server that evicts."""
 
 _MAX_ATTEMPTS: Final = 5
-"""The maximum number of attempts at an operation that conflicts with those of other servers."""
+"""The maximum number of attempts at an operation that conflicts with another server's."""
 
 _IN_THE_WAY: Final = (errors.DeadlockDetected, errors.SerializationFailure)
 
 _PAUSE: Final = 0.05
-"""Seconds before an operation that conflicted is tried again; each further delay is longer by as
+"""Seconds before the first retry of a conflicting operation; each further delay is longer by as
 much."""
 
 _MIN_WAIT: Final = 0.05
-"""Seconds after which to look again whether the database can be reached, at the earliest."""
+"""The minimum seconds between two checks whether the database can be reached."""
 
 
 class CommitUnknown(DatabaseUnavailable):
-    """The connection was lost during a commit, and it is unknown whether anything was stored."""
+    """Raised if the connection was lost during a commit, so that it is unknown whether the changes
+    were stored."""
 
 
 class ConnectionLost(StateFailed):
-    """The connection was lost, and nothing was committed."""
+    """Raised if the connection was lost and nothing was committed."""
 
 
 class _Connected(NamedTuple):
@@ -205,13 +205,13 @@ class _Connected(NamedTuple):
 
 
 class PostgresDatabase(SqlDatabase[SharedTables]):
-    """Implements `SqlDatabase` on a separate connection.
+    """Implements `SqlDatabase` on its own connection.
 
     Args:
         link: opens connections; shared with other threads.
         replica: the identity of this process in the database.
-        only_reads: whether all operations are read-only; they see a consistent snapshot and do not
-            wait for writers.
+        only_reads: whether all operations are read-only; they then see a consistent snapshot and do
+            not wait for writers.
     """
 
     driver_errors = (psycopg.Error, ConnectionLost)
@@ -247,15 +247,16 @@ class PostgresDatabase(SqlDatabase[SharedTables]):
         return f"responses are not stored: {trouble}" if trouble else ""
 
     def connect(self) -> _Connected:
-        """Returns the connection, a new one if there is none. Raises DatabaseUnavailable if no
-        connection is available."""
+        """Returns the open connection, or a new one. Raises DatabaseUnavailable if the database
+        cannot be reached."""
         if self._connected is None:
             self._use(self._link.connect())
         assert self._connected is not None
         return self._connected
 
     def do_maintenance(self) -> float:
-        """Reconnects if that is due, then as the base class."""
+        """Reconnects if an attempt is due, then does the base class's maintenance. Returns the
+        seconds until the next maintenance is due."""
         try:
             if not self._link.trouble or self._connect_again():
                 return super().do_maintenance()
@@ -265,7 +266,8 @@ class PostgresDatabase(SqlDatabase[SharedTables]):
 
     @contextmanager
     def transaction(self, *, only_reads: bool = False) -> Iterator[SharedTables]:
-        """A transaction: commits at the end of the context, or rolls back on an error.
+        """Runs a transaction, which is committed at the end of the context, or rolled back after an
+        error.
 
         Raises:
             DatabaseUnavailable: no connection is available; or it was lost during the commit, and
@@ -376,6 +378,6 @@ class PostgresDatabase(SqlDatabase[SharedTables]):
 
 
 def _reason(error: Exception) -> str:
-    """Returns the server's message, without the details that quote stored data."""
+    """Returns the server's error message without the details that quote stored data."""
     primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
     return primary or " ".join(str(error).split())

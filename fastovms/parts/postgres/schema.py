@@ -1,4 +1,4 @@
-"""The schema of the store in PostgreSQL, and the connection to it."""
+"""The tables of the state store in PostgreSQL, and sessions with the server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fastovms.state.tables import (
 )
 
 _LOCK_TIMEOUT: Final = 5.0
-"""Seconds that a statement waits for rows which another transaction changes."""
+"""Seconds that a statement waits for rows that another transaction is changing."""
 
 _HOUR: Final = 3600.0
 
@@ -32,13 +32,12 @@ T = TypeVar("T")
 
 
 class TimeLimits(NamedTuple):
-    """The seconds that a transaction may take.
+    """The time limits of transactions in seconds.
 
     Attributes:
-        statement: the limit for a statement on the server.
-        answer: the limit for waiting for an answer, since the server or a proxy may hang.
-        idle: the limit after which the server ends an idle transaction, so that its locks are
-            released.
+        statement: the server's limit for a statement.
+        answer: the client's limit for an answer, since the server or a proxy may hang.
+        idle: the limit after which the server ends an idle transaction, to release its locks.
     """
 
     statement: float
@@ -49,7 +48,8 @@ class TimeLimits(NamedTuple):
 OF_SERVERS: Final = TimeLimits(statement=8.0, answer=10.0, idle=15.0)
 
 OF_COMMANDS: Final = TimeLimits(statement=_HOUR, answer=_HOUR + 2.0, idle=_HOUR)
-"""A command counts all rows with one statement, and the reader of its output may be slow."""
+"""The limits for commands: a command may count all rows with one statement, and the reader of its
+output may be slow."""
 
 
 class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
@@ -67,7 +67,7 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
 
 
 class PostgresSession:
-    """Implements `SqlConnection` on a connection to PostgreSQL."""
+    """Implements `SqlConnection` with a PostgreSQL connection."""
 
     def __init__(self, connection: PostgresConnection, limits: TimeLimits) -> None:
         self._connection = connection
@@ -84,14 +84,14 @@ class PostgresSession:
         return self._connection.closed
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> SqlCursor:
-        """Runs a statement, in which each ? is replaced by one of the values. Raises psycopg.Error
-        if the server refuses the statement, or the connection is lost."""
+        """Executes a statement, in which each ? is replaced by one of the values. Raises
+        psycopg.Error if the server rejects the statement or the connection is lost."""
         # PostgreSQL has no U+0000: a text with it becomes one that matches no stored id.
         known = [v.replace("\0", "\ufffd") if isinstance(v, str) else v for v in values]
         return self._connection.execute(_with_placeholders(sql), known, binary=True)
 
     def begin(self, *, only_reads: bool = False) -> None:
-        """Begins a transaction. All statements of a read-only one see the same snapshot."""
+        """Begins a transaction. All statements of a read-only transaction see the same snapshot."""
         mode = "REPEATABLE READ READ ONLY" if only_reads else "READ COMMITTED"
         self._connection.execute(f"BEGIN ISOLATION LEVEL {mode}; {self._set_limits}".encode())
 
@@ -99,7 +99,7 @@ class PostgresSession:
         self._connection.execute("COMMIT")
 
     def rollback(self) -> None:
-        """Rolls the transaction back, and closes the connection if that fails, too."""
+        """Rolls the transaction back; closes the connection if that fails."""
         try:
             self._connection.execute("ROLLBACK")
         except psycopg.Error:
@@ -110,7 +110,7 @@ class PostgresSession:
 
 
 def open_session(parameters: Mapping[str, str], limits: TimeLimits = OF_SERVERS) -> PostgresSession:
-    """Connects to the server. Raises psycopg.Error if the server cannot be reached, or refuses the
+    """Connects to the server. Raises psycopg.Error if the server cannot be reached or refuses the
     connection."""
     connection = PostgresConnection.connect(
         **parameters,  # type: ignore[arg-type]
@@ -122,20 +122,21 @@ def open_session(parameters: Mapping[str, str], limits: TimeLimits = OF_SERVERS)
 
 @cache
 def _with_placeholders(sql: str) -> str:
-    """Converts a statement's placeholders to psycopg's. Statements must have no other ? or %."""
+    """Returns the statement with psycopg's placeholders. Statements must not have other ? or %
+    characters."""
     return sql.replace("?", "%s")
 
 
 MIGRATION_LOCK: Final = 0x6661_7374_0001
-"""The number of the advisory lock under which one server at a time makes the tables."""
+"""The number of the advisory lock under which one server at a time creates the tables."""
 
 NUM_SLOTS: Final = 64
-"""The number of rows that share the count of all objects: as many transactions may end at the same
-time."""
+"""The number of rows over which the totals of all objects are distributed: this many transactions
+can be committed concurrently."""
 
 _TEXT: Final = 'text COLLATE "C"'
-"""Ids are compared by their bytes, whatever order of words the system has, today or after an
-update."""
+"""The type of text columns. Ids are compared by bytes, independently of the system's locale and its
+updates."""
 
 _HOT: Final = "WITH (fillfactor = 50)"
 _KEY: Final = "bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY"
@@ -189,17 +190,18 @@ _SCHEMA: Final = (
 
 
 class UnsupportedVersion(DatabaseUnavailable):
-    """The tables have a version that this server does not support. The message names it."""
+    """Raised if the tables have a version that this server does not support; the message names
+    it."""
 
 
 class MissingTables(DatabaseUnavailable):
-    """The database has no state."""
+    """Raised if the database has no tables of the state."""
 
 
 def make_tables(session: PostgresSession) -> None:
-    """Creates the tables in an empty database. If several servers start at the same time, one does
-    so and the others wait. Raises psycopg.Error if the server refuses it, or the connection is
-    lost; UnsupportedVersion if the tables have another version."""
+    """Creates the tables in an empty database. If several servers start at the same time, one
+    creates the tables and the others wait. Raises psycopg.Error if the server rejects a statement
+    or the connection is lost; UnsupportedVersion if the tables have another version."""
     if _has_tables(session):
         return
     session.begin()
@@ -215,16 +217,16 @@ def make_tables(session: PostgresSession) -> None:
 
 
 def check_tables(session: PostgresSession) -> None:
-    """Checks that the tables exist. Raises MissingTables if the database has no tables;
-    UnsupportedVersion if the tables have another version."""
+    """Raises MissingTables if the database has no tables; UnsupportedVersion if the tables have
+    another version."""
     if not _has_tables(session):
         raise MissingTables("the database has no tables of fastovms")
 
 
 def _has_tables(session: PostgresSession) -> bool:
-    """Returns whether the database has tables. Raises UnsupportedVersion if they have another
+    """Returns whether the database has the tables. Raises UnsupportedVersion if they have another
     version."""
-    # Not `to_regclass`, which within a transaction may remember that there was no such table.
+    # `to_regclass` is not used, because it may cache a table's absence within a transaction.
     [has_version] = session.execute(
         "SELECT EXISTS (SELECT FROM pg_tables WHERE tablename = 'state_version' "
         "AND schemaname = ANY (current_schemas(false)))"
@@ -238,12 +240,12 @@ def _has_tables(session: PostgresSession) -> bool:
 
 
 CHANNEL: Final = "fastovms"
-"""The channel of all notifications. A notification contains a topic of `watchers`."""
+"""The channel of all notifications; the payload is a topic of `watchers`."""
 
 
 class SharedTables(Tables):
-    """The tables of a PostgreSQL database. Totals are kept in several slots, which are summed, so
-    that transactions do not wait for each other."""
+    """The tables in a PostgreSQL database. Totals are distributed over several slots, which are
+    summed, so that transactions do not wait for each other."""
 
     locks = RowLocks(wait="FOR UPDATE", skip="FOR UPDATE SKIP LOCKED")
 
@@ -252,16 +254,16 @@ class SharedTables(Tables):
         self._topics: set[str] = set()
 
     def begin(self) -> None:
-        """Discards the growth of an earlier transaction that was not committed."""
+        """Discards the changes of totals from a previous transaction that was not committed."""
         self.growth = {}
         self._topics.clear()
 
     def notify(self, topic: str) -> None:
-        """Notifies the watchers of a topic, once the transaction is committed."""
+        """Notifies the watchers of a topic once the transaction is committed."""
         self._topics.add(topic)
 
     def send_notifications(self) -> None:
-        """Sends the notifications of the transaction; call it before the commit."""
+        """Sends the transaction's notifications; must be called before the commit."""
         if self._topics:
             self.execute(
                 f"SELECT pg_notify('{CHANNEL}', topic) FROM unnest(CAST(? AS text[])) AS topic",
@@ -269,8 +271,8 @@ class SharedTables(Tables):
             )
 
     def write_growth(self) -> None:
-        """Adds the transaction's growth to its session's slots. Call it last, so that other
-        transactions of these slots wait only for the commit."""
+        """Adds the transaction's changes of totals to its slots. Must be called last, so that other
+        transactions with the same slots wait only for the commit."""
         if not self.growth:
             return
         # Locks are always taken in this order, so that there is no deadlock.

@@ -1,4 +1,4 @@
-"""Finds the address of the PostgreSQL server, and its password."""
+"""Reads the address of the PostgreSQL server and its password."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from fastovms.errors import ConfigurationError, StateFailed
 
 _CREDENTIAL: Final = "state-password"
-"""The name of the password among systemd's credentials."""
+"""The name of the systemd credential with the password."""
 
 _DEFAULTS: Final = {
     "application_name": "fastovms",
@@ -23,24 +23,25 @@ _DEFAULTS: Final = {
     "keepalives_count": "3",
     "tcp_user_timeout": "8000",
 }
-"""Parameters of libpq (PostgreSQL documentation, 32.1.2) that the URL may set otherwise."""
+"""Default connection parameters of libpq (PostgreSQL documentation, 32.1.2), which the URL may
+override."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
-    """A database of a PostgreSQL server.
+    """The address of a database on a PostgreSQL server.
 
     Attributes:
-        parameters: the connection string for libpq, without the password in a file.
-        password_file: the file with the password; None = libpq's sources.
+        parameters: libpq's connection parameters, without the password in the file.
+        password_file: the file with the password; None = libpq's own sources.
     """
 
     parameters: Mapping[str, str] = field(repr=False)
     password_file: Path | None = None
 
     def connection_parameters(self) -> dict[str, str]:
-        """Returns the connection string for libpq. The password file is read each time, because
-        passwords change. Raises StateFailed if the file cannot be read."""
+        """Returns libpq's connection parameters with the password. The password file is read each
+        time, because passwords change. Raises StateFailed if the file cannot be read."""
         if self.password_file is None:
             return dict(self.parameters)
         try:
@@ -50,17 +51,17 @@ class ServerAddress:
         return {**self.parameters, "password": password}
 
     def __str__(self) -> str:
-        """Returns the address without any password."""
+        """Returns the address without the password."""
         host, name = self.parameters.get("host", "localhost"), self.parameters.get("dbname", "")
         return f"postgresql://{host}/{name}"
 
 
 def read_address(url: str, password_file: Path | None, environ: Mapping[str, str]) -> ServerAddress:
-    """Parses a URL in libpq's format (PostgreSQL documentation, 32.1.1.2).
+    """Parses a connection URL in libpq's format (PostgreSQL documentation, 32.1.1.2).
 
-    The password comes from the file, then from systemd's credential `state-password`, then from the
-    URL or libpq's sources. Raises ConfigurationError if the URL is invalid, or the file cannot be
-    read.
+    The password comes from `password_file`, else from systemd's credential `state-password`, else
+    from the URL or libpq's own sources. Raises ConfigurationError if the URL is invalid or the file
+    cannot be read.
     """
     from psycopg import ProgrammingError
     from psycopg.conninfo import conninfo_to_dict
@@ -88,7 +89,7 @@ def read_address(url: str, password_file: Path | None, environ: Mapping[str, str
 @contextmanager
 def extra_needed() -> Iterator[None]:
     """Converts an ImportError within the context to a ConfigurationError that names the missing
-    extra for PostgreSQL."""
+    extra."""
     try:
         yield
     except ImportError as error:
@@ -98,7 +99,7 @@ def extra_needed() -> Iterator[None]:
 
 
 def may_have_password(url: str) -> bool:
-    """Returns whether anything in the URL may be a password."""
+    """Returns whether any part of the URL may be a password."""
     try:
         parts = urlsplit(url)
         return ":" in parts.netloc.rpartition("@")[0] or "password" in parse_qs(parts.query)

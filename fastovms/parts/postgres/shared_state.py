@@ -1,4 +1,4 @@
-"""State that several servers share in PostgreSQL."""
+"""Opens the state that several servers share in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ logger = logging.getLogger(__name__)
 
 _FIRST_DELAY: Final = 0.25
 _MAX_DELAY: Final = 10.0
-"""The maximum number of seconds between two attempts to connect; each delay is twice the one
-before."""
+"""The maximum seconds between two connection attempts; each delay is twice the previous one."""
 
 
 class NotificationListener(Watchers):
-    """Wakes the watchers of a topic when another replica notifies it. Listens from the first watch
-    on. While it cannot listen, watchers rely on polling."""
+    """Wakes the watchers of a topic when another replica notifies it. Listening begins with the
+    first watch. While no connection is open, watchers rely on polling."""
 
     def __init__(self, address: ServerAddress) -> None:
         super().__init__()
@@ -62,8 +61,8 @@ class NotificationListener(Watchers):
             self._delay = min(2 * self._delay, _MAX_DELAY)
 
     async def _listen(self) -> None:
-        """Receives notifications and wakes watchers until the connection ends. Raises
-        psycopg.Error, StateFailed if the connection cannot be opened, or is lost."""
+        """Receives notifications and wakes watchers until the connection ends. Raises psycopg.Error
+        or StateFailed if the connection cannot be opened or is lost."""
         connection = await psycopg.AsyncConnection.connect(
             **self._address.connection_parameters(),  # type: ignore[arg-type]
             autocommit=True,
@@ -80,14 +79,14 @@ _ID_LENGTH: Final = 8
 """Bytes of a replica's id."""
 
 _TIMEOUT: Final = 20.0
-"""Seconds that an operation may take, its wait included."""
+"""The maximum seconds of an operation, waiting included."""
 
 
 def open_shared_state(
     config: StateConfig, bounds: StateBounds, environ: Mapping[str, str], clock: Clock
 ) -> StateStore:
-    """Returns a store in the database that the operator chose. If it cannot be reached, the store's
-    operations fail until it can; there is no fallback to memory, which other servers would not see.
+    """Returns a store in the database that the operator chose. While the database cannot be
+    reached, operations fail; there is no fallback to memory, which other servers would not see.
     Raises ConfigurationError if the URL is invalid, the password cannot be read, or the database
     has an unsupported version."""
     assert config.state_url is not None

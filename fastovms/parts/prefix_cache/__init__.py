@@ -1,1 +1,1 @@
-"""Blocks of prompts on disk, which survive a restart."""
+"""The prefix cache on disk: KV cache blocks of prompts that survive a restart."""

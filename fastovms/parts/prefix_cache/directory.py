@@ -1,4 +1,4 @@
-"""Blocks of prompts on disk."""
+"""The directory of KV cache blocks on disk."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ModelContents:
-    """The blocks of one model.
+    """The cached blocks of one model.
 
     Attributes:
-        folder: their folder below the directory.
-        used_at: when a block was last used, in Unix time.
+        folder: the name of the model's folder in the directory.
+        used_at: the Unix time at which a block was last used.
     """
 
     folder: str
@@ -44,12 +44,12 @@ class ModelContents:
 
     @property
     def model(self) -> str:
-        """The model's name, as far as files may have it."""
+        """The model's name, limited to characters that file names may have."""
         return self.folder.partition("-")[2]
 
 
 def read_contents_by_model(directory: Path) -> list[ModelContents]:
-    """Returns the contents by model, the last used first. Raises OSError if the directory cannot be
+    """Returns the contents by model, last used first. Raises OSError if the directory cannot be
     read."""
     found: dict[str, ModelContents] = {}
     for entry in block_files(directory):
@@ -64,8 +64,8 @@ def read_contents_by_model(directory: Path) -> list[ModelContents]:
 
 
 def delete_blocks(directory: Path, model: str | None) -> int:
-    """Deletes the cached blocks of a model, or all. Returns their number. A server that uses them
-    computes their tokens again. Raises OSError if blocks cannot be deleted."""
+    """Deletes the cached blocks of a model (None = of all models) and returns their number. A
+    server that uses them recomputes their tokens. Raises OSError if blocks cannot be deleted."""
     num_erased = 0
     for entry in list(block_files(directory)):
         folder = os.path.basename(os.path.dirname(entry.path))
@@ -77,15 +77,15 @@ def delete_blocks(directory: Path, model: str | None) -> int:
 
 
 KEY_SIZE = 32
-"""Bytes of a key: a SHA-256 digest. Two texts with one key cannot be made."""
+"""The bytes of a block's key, a SHA-256 digest."""
 
 
 class PrefixNamespace(NamedTuple):
-    """The scope within which prefixes are shared.
+    """The scope within which cached prefixes are shared.
 
     Attributes:
-        tenant: the tenant that may use them; "" without keys.
-        salt: the adapter and the `cache_salt` of the requests: their `prefix_salt`.
+        tenant: the tenant that may use the prefixes; "" = the server has no API keys.
+        salt: the requests' `prefix_salt`, from their adapter and `cache_salt`.
         root: the root of the prefix cache in memory; see `engine.scheduling.blocks`.
     """
 
@@ -97,9 +97,9 @@ class PrefixNamespace(NamedTuple):
 def prefix_keys(
     fingerprint: bytes, namespace: PrefixNamespace, token_ids: array[int], block_size: int
 ) -> Iterator[bytes]:
-    """Yields the keys of the full blocks of a text each of which identifies all tokens up to the
-    end of its block. `fingerprint` is a hash of the model and everything else that affects a
-    block's content."""
+    """Yields the key of each full block of a text. A key identifies all tokens up to the end of its
+    block. `fingerprint` is a hash of the model and of everything else that affects a block's
+    content."""
     tenant = namespace.tenant.encode()
     head = f"{namespace.root} {len(tenant)} {len(namespace.salt)} ".encode()
     digest = hashlib.sha256(b"".join((fingerprint, head, tenant, namespace.salt)))
@@ -111,31 +111,32 @@ def prefix_keys(
 
 
 Rows = Sequence[NDArray[np.uint8]]
-"""The memory of a block: contiguous arrays, one or more for each layer."""
+"""The memory of a block: one or more contiguous arrays for each layer."""
 
 UNFINISHED: Final = ".unfinished-"
 """The prefix of the names of files that are being written."""
 
 _MAGIC: Final = b"fovmskv1"
 _HEAD: Final = struct.Struct("<8s32sQI")
-"""Magic number, key, size of what follows in bytes, CRC-32 of all this and of what follows."""
+"""The header of a block file: magic number, key, bytes after the header, and CRC-32 of everything
+else."""
 
 HEAD_SIZE: Final = _HEAD.size
 _MAX_VECTORS: Final = 1024
-"""The number of arrays that Linux reads or writes in one call (IOV_MAX)."""
+"""The maximum number of buffers that Linux reads or writes in one call (IOV_MAX)."""
 
 
 class CorruptBlock(Exception):
-    """The content of a block file is invalid. The message is the reason."""
+    """Raised if the content of a block file is invalid; the message is the reason."""
 
 
 def write_block(path: Path, key: bytes, content: NDArray[np.uint8]) -> int:
-    """Writes the file of a block, and returns its size in bytes. Raises OSError if the file cannot
-    be written; a partial file is deleted. `content` is the memory of the block, [bytes].
+    """Writes the file of a block and returns its size in bytes. Raises OSError if the file cannot
+    be written; a partial file is deleted. `content` is the block's memory, uint8 [bytes].
 
-    The file has a head with a checksum, then the memory of the block. It is written under another
-    name and renamed, so that it is complete unless the machine loses power before the kernel has
-    written it to disk (without fsync). A corrupt file is found when it is read.
+    The file has a header with a checksum, followed by the block's memory. It is written under a
+    temporary name and renamed, so it is complete unless the machine loses power before the kernel
+    has written it to disk (there is no fsync). A corrupt file is detected when it is read.
     """
     unsigned = _HEAD.pack(_MAGIC, key, content.nbytes, 0)
     head = _HEAD.pack(_MAGIC, key, content.nbytes, zlib.crc32(content.data, zlib.crc32(unsigned)))
@@ -158,7 +159,7 @@ def write_block(path: Path, key: bytes, content: NDArray[np.uint8]) -> int:
 
 
 def _after(vectors: list[memoryview], num_bytes: int) -> list[memoryview]:
-    """Returns the rest of vectors after their first bytes."""
+    """Returns the remaining vectors after their first `num_bytes` bytes."""
     left = []
     for vector in vectors:
         if num_bytes < len(vector):
@@ -168,12 +169,12 @@ def _after(vectors: list[memoryview], num_bytes: int) -> list[memoryview]:
 
 
 def read_block(path: Path, key: bytes, rows: Rows) -> int:
-    """Reads the file of a block into `rows`, which are overwritten, and returns its size in bytes.
+    """Reads the file of a block into `rows` and returns its size in bytes.
 
     Raises:
         CorruptBlock: the file is truncated, corrupt or of another block. The contents of `rows` are
             then invalid.
-        OSError: the file cannot be read or is missing.
+        OSError: the file is missing or cannot be read.
     """
     expected = sum(row.nbytes for row in rows)
     head = bytearray(HEAD_SIZE)
@@ -198,7 +199,7 @@ def read_block(path: Path, key: bytes, rows: Rows) -> int:
     for row in rows:
         found = zlib.crc32(row.data, found)
     if found != checksum:
-        raise CorruptBlock("its checksum is wrong")
+        raise CorruptBlock("the checksum does not match")
     return size
 
 
@@ -206,10 +207,10 @@ _DAY = 24 * 3600.0
 
 
 class DailyWrites(NamedTuple):
-    """The bytes that were written on a day.
+    """The bytes that were written on one day.
 
     Attributes:
-        day: days since 1970.
+        day: the number of days since 1970.
     """
 
     day: int
@@ -224,9 +225,9 @@ class WriteBudget:
 
     Args:
         bytes_per_second: the maximum rate.
-        bytes_per_day: the maximum per day, which begins at midnight UTC.
-        written: the bytes written earlier, also by other processes.
-        clock: seconds, from a monotonic clock.
+        bytes_per_day: the maximum per day, from midnight UTC.
+        written: the bytes already written, also by earlier processes.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -247,17 +248,17 @@ class WriteBudget:
 
     @property
     def written(self) -> DailyWrites:
-        """The bytes that were written today so far."""
+        """The bytes written today so far."""
         day = int(self._unix_time() / _DAY)
         return self._written if self._written.day == day else DailyWrites(day, 0)
 
     def has_room(self, num_bytes: int) -> bool:
-        """Returns whether this number of bytes may still be written today."""
+        """Returns whether `num_bytes` may still be written today."""
         return self.written.num_bytes + num_bytes <= self._bytes_per_day
 
     def spend(self, num_bytes: int, share: float = 1.0) -> float:
         """Records written bytes, and returns the seconds to wait before the next write. `share` is
-        the fraction of the rate that may be used."""
+        the fraction of the maximum rate that may be used."""
         with self._lock:
             day, before = self.written
             self._written = DailyWrites(day, before + num_bytes)
@@ -271,30 +272,30 @@ LOCK_FILE: Final = "lock"
 WRITTEN_FILE: Final = "written.json"
 
 MIN_FREE_SHARE: Final = 0.05
-"""The fraction of the disk that is left free, for others."""
+"""The fraction of the disk that is left free for other uses."""
 
 _EVICTED_SHARE: Final = 0.05
-"""The fraction of what there is that is made free at once, since to find the oldest takes a look at
-all."""
+"""The fraction of the cached bytes that is freed at once, because finding the oldest blocks
+requires a scan of all."""
 
 _USED_EVERY: Final = 3600.0
-"""Seconds after which the time of use of a file is written again: each is a write to the disk."""
+"""The seconds after which a file's time of use is updated again; each update writes to the disk."""
 
 _KEPT_EVERY: Final = 64 * 1024**2
-"""Bytes after which it is written down how many were written today: as many may be forgotten when
-the process is killed."""
+"""After this many written bytes, the number of bytes written today is saved. At most this many are
+not counted if the process is killed."""
 
 _LATER: Final = 1e-3
-"""The seconds by which a block counts as used earlier than the block before it, which must not be
-deleted first."""
+"""Seconds by which a block's time of use is earlier than that of the preceding block, which must
+not be evicted first."""
 
 
 class NoRoom(Exception):
-    """A block must not be written now. The message is the reason."""
+    """Raised if a block must not be written now; the message is the reason."""
 
 
 class FolderTotals(NamedTuple):
-    """The contents of a directory, or of one of its folders."""
+    """The number and bytes of the blocks in the directory, or in one of its folders."""
 
     num_blocks: int = 0
     num_bytes: int = 0
@@ -302,7 +303,7 @@ class FolderTotals(NamedTuple):
 
 @dataclass(slots=True)
 class _Block:
-    """A block on the disk, with the Unix time of its last use."""
+    """A block on disk, with the Unix time of its last use."""
 
     path: Path
     size: int
@@ -314,9 +315,9 @@ class _Block:
 
 
 def block_files(directory: Path) -> Iterator[os.DirEntry[str]]:
-    """Yields the files of all blocks including unfinished ones. Other entries with such a name are
-    skipped, because opening a pipe could block forever. Raises OSError if the directory cannot be
-    read."""
+    """Yields the files of all blocks, including unfinished ones. Other types of files with such
+    names are skipped, because opening a pipe could block forever. Raises OSError if the directory
+    cannot be read."""
     with os.scandir(directory) as folders:
         for folder in folders:
             if folder.is_dir(follow_symlinks=False):
@@ -334,10 +335,13 @@ def _is_ours(name: str) -> bool:
 
 
 class BlockDirectory:
-    """A directory of cached blocks, used by one process. Thread-safe; reading and writing block
-    while the disk is slow. `DIRECTORY/lock` is held by the process that uses the directory,
-    `DIRECTORY/written.json` has the bytes written today, and `DIRECTORY/MODEL/KEY` is a block.
-    MODEL begins with the model's fingerprint, for people: a key belongs to one model alone."""
+    """A directory of cached blocks, used by one process. Thread-safe; reads and writes block while
+    the disk is slow.
+
+    The process that uses the directory holds `DIRECTORY/lock`; `DIRECTORY/written.json` has the
+    bytes written today, and `DIRECTORY/MODEL/KEY` is a block. MODEL is part of the
+    model's fingerprint, followed by the model's name for people.
+    """
 
     def __init__(
         self,
@@ -381,16 +385,16 @@ class BlockDirectory:
         return self._num_bytes
 
     def held(self, folder: str) -> FolderTotals:
-        """Returns the statistics of one of its folders."""
+        """Returns the number and bytes of the blocks in a folder."""
         return self._held.get(folder, FolderTotals())
 
     def __contains__(self, key: bytes) -> bool:
         return key in self._blocks
 
     def read(self, key: bytes, rows: Rows, position: int) -> int:
-        """Reads a block into `rows` and returns the bytes of its file; 0 = the block is unreadable
-        and was deleted, which is logged. `position` is the number of preceding blocks of its
-        text."""
+        """Reads a block into `rows` and returns the bytes of its file. Returns 0 if the block is
+        unreadable; it is then deleted, and the reason logged. `position` is the number of preceding
+        blocks of the text."""
         with self._guard:
             block = self._blocks.get(key)
         if block is None:
@@ -411,12 +415,12 @@ class BlockDirectory:
         return 0
 
     def write(self, folder: str, key: bytes, content: NDArray[np.uint8], position: int) -> int:
-        """Writes a block below a folder of the directory, and returns the bytes of its file. Raises
-        NoRoom if the daily write budget is spent, or the disk is nearly full; OSError if the block
-        cannot be written. `position` is the number of preceding blocks of its text."""
+        """Writes a block into a folder of the directory, and returns the bytes of its file. Raises
+        NoRoom if the daily write limit is reached or the disk is nearly full; OSError if the block
+        cannot be written. `position` is the number of preceding blocks of the text."""
         size = HEAD_SIZE + content.nbytes
         if not self.budget.has_room(size):
-            raise NoRoom("--prefix-cache-daily-writes bytes have been written today")
+            raise NoRoom("the limit --prefix-cache-daily-writes is reached for today")
         if not self._make_room(size):
             raise NoRoom("the disk is nearly full")
         path = self.directory / folder / key.hex()
@@ -433,7 +437,7 @@ class BlockDirectory:
         return size
 
     def _keep_written(self) -> None:
-        """Stores the number of bytes written today, for the next process."""
+        """Saves the number of bytes written today for the next process."""
         self._unkept = 0
         with suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -453,7 +457,7 @@ class BlockDirectory:
             self._note(bytes.fromhex(entry.name), block)
 
     def _forget_missing(self) -> None:
-        """Removes blocks from the index that another process has deleted, so that they may be
+        """Removes blocks that another process has deleted from the index, so that they may be
         written again."""
         with self._guard:
             blocks = list(self._blocks.items())
@@ -515,7 +519,7 @@ class BlockDirectory:
 
 
 def _read_written(path: Path) -> DailyWrites:
-    """Returns the stored number of bytes written; zero if the file is corrupt or missing."""
+    """Returns the saved number of bytes written; zero if the file is corrupt or missing."""
     try:
         content = json.loads(read_file(path))
         return DailyWrites(int(content["day"]), int(content["num_bytes"]))
@@ -524,7 +528,7 @@ def _read_written(path: Path) -> DailyWrites:
 
 
 FOLDER: Final = "prefix-cache"
-"""The directory's name below that of the state."""
+"""The directory's name in the state directory."""
 
 _DEFAULT_BYTES: Final = 2 * 1024**3
 _ENOUGH_FREE: Final = 20 * 1024**3
@@ -535,11 +539,11 @@ def open_block_directory(
     state_dir: Path | None,
     unix_time: Callable[[], float] = time.time,
 ) -> BlockDirectory | None:
-    """Opens the directory of cached blocks; None = no disk cache, which is logged unless the
-    operator chose it.
+    """Opens the directory of cached blocks. None = no disk cache, for a reason that is logged
+    unless the operator disabled the cache.
 
     Args:
-        state_dir: the state directory; None = none.
+        state_dir: the state directory; None = no state directory.
         unix_time: see `BlockDirectory`.
     """
     directory = config.directory or (None if state_dir is None else state_dir / FOLDER)

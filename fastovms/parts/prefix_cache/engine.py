@@ -1,4 +1,4 @@
-"""The prefix cache on disk of a paged model."""
+"""The engine wrapper that adds the prefix cache on disk to a paged model."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ logger = logging.getLogger(__name__)
 
 
 _FORMAT: Final = 1
-"""The version of what blocks hold; a new version invalidates all cached blocks. Raise it when
-graphs are rewritten differently."""
+"""The version of the blocks' content; a new version invalidates all cached blocks. Increment it
+when graphs are rewritten differently."""
 
 _MODEL_FILES: Final = ("openvino_model.xml", "openvino_model.bin")
 
 
 class PrefixDirectory(NamedTuple):
-    """The directory of cached prompts that the models share, and whether prompts with a
-    `cache_salt` are cached."""
+    """The block directory that all models share, and whether prompts with a `cache_salt` are
+    cached."""
 
     blocks: BlockDirectory
     keeps_salted: bool = False
@@ -51,8 +51,8 @@ class PrefixDirectory(NamedTuple):
 def prefix_files(
     prefixes: PrefixDirectory, model: PagedModel, model_dir: Path, info: ModelInfo
 ) -> PrefixFiles | None:
-    """Returns the files for a model's cached blocks; None = caching is not possible, which is
-    logged."""
+    """Returns the location of a model's cached blocks; None = caching is not possible, for a reason
+    that is logged."""
     if model.is_on_gpu:
         logger.info(
             "prefix cache: %s runs on a GPU, so its prompts are not stored on disk", info.name
@@ -79,13 +79,13 @@ def _fingerprint(model: PagedModel, model_dir: Path, max_model_len: int) -> byte
 
 def _file_identity(path: Path) -> list[object]:
     """Returns a value that changes when a file is replaced or written. It includes ctime, which
-    cannot be set: files from an archive may have the same size and mtime."""
+    cannot be forged: files from an archive may have the same size and mtime."""
     status = path.stat()
     return [str(path.resolve()), status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
 def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Returns the instruction sets that the kernel reports; rounding depends on them."""
+    """Returns the instruction sets that the kernel reports, because rounding depends on them."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
@@ -94,15 +94,13 @@ def _cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 _READ_TIMEOUT: Final = 1.0
-"""Seconds to wait at the end for a block that is being read."""
+"""Seconds to wait at shutdown for a block that is being read."""
 
 
 class PrefixEngine:
-    """An engine whose requests wait until the cached part of their prompts is read from disk; a
-    `SteppedEngine`.
-
-    On an unforeseen error the engine continues without it.
-    """
+    """Implements `SteppedEngine` over an engine. Requests wait until the cached part of their
+    prompts is read from disk. After an unexpected error, the engine continues without the disk
+    cache."""
 
     def __init__(
         self,
@@ -113,10 +111,9 @@ class PrefixEngine:
         call_later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """
-        Args:
-            call: calls a function on the engine's thread between two steps.
-            call_later: calls a function there after some seconds.
+        """Args:
+        call: calls a function on the engine's thread between two steps.
+        call_later: calls a function on the engine's thread after some seconds.
         """
         self.admitted: Sequence[str] = ()
         self._engine = engine
@@ -159,7 +156,7 @@ class PrefixEngine:
 
     @property
     def stats(self) -> StoredPrefixStats:
-        """A copy of the current values."""
+        """A copy of the current statistics."""
         return replace(self._stats, **self._stored.held._asdict())
 
     def add(self, request: GenerationRequest) -> None:
@@ -192,20 +189,19 @@ class PrefixEngine:
         return outputs
 
     def close(self, *, flush: bool = True) -> None:
-        """Ends the threads. Valuable blocks are written first, for at most some seconds, unless the
-        engine has failed and its blocks cannot be trusted."""
+        """Ends the threads. If `flush` is true, valuable blocks are written first, for at most some
+        seconds; it is false if the engine has failed and its blocks cannot be trusted."""
         self._restorer.close(_READ_TIMEOUT)
         self._try(partial(self._saver.close, flush=flush))
 
     def _reclaim(self) -> bool:
-        """Cancels all reads into blocks, and returns whether there were any."""
+        """Cancels all reads into blocks. Returns whether there were any."""
         holds_blocks = self._restorer.holds_blocks
         self._try(self._restorer.reclaim)
         return holds_blocks
 
     def _try(self, function: Callable[[], object]) -> None:
-        """Calls a function of the prefix cache, and switches the cache off if the function
-        fails."""
+        """Calls a function of the disk cache, and switches the cache off if the function fails."""
         try:
             function()
         except Exception:

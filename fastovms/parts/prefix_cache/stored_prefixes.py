@@ -1,4 +1,4 @@
-"""Moves blocks of prompts between the KV cache and the disk."""
+"""Transfers blocks of prompts between the KV cache and the disk."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ logger = logging.getLogger(__name__)
 
 
 class JobThread:
-    """A thread that does not keep the process alive if a job hangs, for example on a broken
-    disk."""
+    """A thread for disk jobs. It does not keep the process alive if a job hangs, for example on a
+    broken disk."""
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -47,7 +47,7 @@ class JobThread:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the thread is closing, so that jobs should end."""
+        """Whether the thread is closing, so that running jobs should end."""
         return self._closing.is_set()
 
     def do(self, job: Callable[[], None]) -> None:
@@ -55,11 +55,12 @@ class JobThread:
         self._jobs.put(job)
 
     def pause(self, seconds: float) -> None:
-        """Sleeps in a job, but at most until the thread is closed."""
+        """Sleeps within a job for `seconds`, or until the thread is closed."""
         self._closing.wait(seconds)
 
     def close(self, timeout: float) -> bool:
-        """Ends the thread after its current job. Returns whether it has ended in time."""
+        """Ends the thread after its current job. Returns whether it has ended within `timeout`
+        seconds."""
         self._closing.set()
         self._jobs.put(None)
         self._thread.join(timeout)
@@ -77,12 +78,12 @@ class JobThread:
 
 @dataclass(frozen=True, slots=True)
 class PrefixFiles:
-    """The disk location of one model's cached blocks.
+    """The location of one model's cached blocks.
 
     Attributes:
         folder: the folder's name, readable for people.
         fingerprint: a hash of the model and of everything else that affects a block's content.
-        keeps_salted: whether prompts with a `cache_salt` are cached too.
+        keeps_salted: whether prompts with a `cache_salt` are cached, too.
     """
 
     directory: BlockDirectory
@@ -92,7 +93,7 @@ class PrefixFiles:
 
 
 class ModelBlocks:
-    """The blocks of a model in the host's memory, and their files."""
+    """The blocks of one model in memory and in files."""
 
     def __init__(self, model: Model, files: PrefixFiles) -> None:
         self.directory = files.directory
@@ -104,17 +105,17 @@ class ModelBlocks:
 
     @property
     def held(self) -> FolderTotals:
-        """The statistics of this model's blocks in the directory."""
+        """The number and bytes of this model's blocks in the directory."""
         return self.directory.held(self._files.folder)
 
     def root(self, num_tokens: int) -> int:
-        """Returns the root of the prefix cache for a text of this length."""
+        """Returns the root of the prefix cache for a text of `num_tokens` tokens."""
         limit = self._model.rope_switch_len
         return ROOT if limit is None or num_tokens <= limit else LONG_ROOT
 
     def is_kept(self, salt: bytes) -> bool:
-        """Returns whether prompts with this salt may be cached on disk. That of an adapter, without
-        a `cache_salt`, may."""
+        """Returns whether prompts with this salt may be cached on disk. An adapter's salt without a
+        `cache_salt` is allowed."""
         if salt.startswith(ADAPTER_MARK):
             salt = salt[len(ADAPTER_MARK) + ADAPTER_DIGEST_SIZE :]
         return not salt or self._files.keeps_salted
@@ -124,18 +125,18 @@ class ModelBlocks:
         return prefix_keys(self._files.fingerprint, namespace, token_ids, self.block_size)
 
     def copy(self, block_id: int) -> NDArray[np.uint8]:
-        """Returns the content of a block."""
+        """Returns the content of a block, uint8 [bytes]."""
         return np.concatenate(self._model.block_rows(block_id))
 
     def read(self, key: bytes, position: int) -> int:
-        """Reads a block into a buffer, without blocking the cache; see `BlockDirectory.read`.
-        Called on one thread only."""
+        """Reads a block from disk into a buffer, so that the KV cache is not blocked; see
+        `BlockDirectory.read`. Must always be called on the same thread."""
         if not self._read_rows:
             self._read_rows = [np.empty_like(row) for row in self._model.block_rows(0)]
         return self.directory.read(key, self._read_rows, position)
 
     def put_read(self, block_id: int) -> None:
-        """Copies the block in the buffer to a block of the cache."""
+        """Copies the block in the buffer to a block of the KV cache."""
         for row, read in zip(self._model.block_rows(block_id), self._read_rows, strict=True):
             row[:] = read
 
@@ -145,25 +146,25 @@ class ModelBlocks:
 
 
 MIN_LEARNED_TOKENS: Final = 64
-"""Steps with fewer prompt tokens are no reliable measure of the cost of a prompt token."""
+"""Steps with fewer prompt tokens are not used to measure the cost of a prompt token."""
 
 _MEMORY: Final = 9
-"""The number of measured times that are remembered. Their median counts: a machine with neighbours
-has outliers."""
+"""The number of measured times that are kept. Their median is used, because a shared machine has
+outliers."""
 
 _OVERHEAD: Final = 0.002
 """Seconds that a request loses by waiting for a thread, however little is read."""
 
 _HOPE: Final = 0.9
-"""The factor on the time of reading after each time it was too long: a disk that was slow once is
-tried again later."""
+"""The factor on the measured reading time after each decision against reading, so that a disk that
+was slow once is tried again."""
 
 _UNKNOWN_PATIENCE: Final = 5.0
 _MIN_PATIENCE: Final = 0.5
 
 
 class ReadingPolicy:
-    """Learns how long tokens take to compute, and bytes to read."""
+    """Decides whether to read or to compute tokens, from measured times of both."""
 
     def __init__(self) -> None:
         self._token_seconds: deque[float] = deque(maxlen=_MEMORY)
@@ -171,7 +172,7 @@ class ReadingPolicy:
         self._hope = 1.0
 
     def learn_computed(self, num_tokens: int, seconds: float) -> None:
-        """Records a step that computed this number of tokens of prompts."""
+        """Records a step that computed `num_tokens` prompt tokens."""
         if num_tokens >= MIN_LEARNED_TOKENS:
             self._token_seconds.append(seconds / num_tokens)
 
@@ -182,13 +183,14 @@ class ReadingPolicy:
             self._hope = 1.0
 
     def computing_seconds(self, num_tokens: int) -> float | None:
-        """Returns the estimated seconds for computing this number of tokens; None = unknown."""
+        """Returns the estimated seconds for computing `num_tokens` tokens; None = unknown."""
         if not self._token_seconds:
             return None
         return num_tokens * statistics.median(self._token_seconds)
 
     def is_worth_reading(self, num_tokens: int, num_bytes: int) -> bool:
-        """Returns whether to read the tokens. An unknown block is tried."""
+        """Returns whether to read the tokens instead of computing them. Without measurements,
+        reading is tried."""
         computing = self.computing_seconds(num_tokens)
         if computing is None or not self._byte_seconds:
             return True
@@ -199,7 +201,8 @@ class ReadingPolicy:
         return True
 
     def patience(self, num_tokens: int) -> float:
-        """Returns after how many seconds to compute the tokens though they are being read."""
+        """Returns the seconds after which tokens are computed although they are still being
+        read."""
         computing = self.computing_seconds(num_tokens)
         return _UNKNOWN_PATIENCE if computing is None else max(_MIN_PATIENCE, computing)
 
@@ -208,13 +211,14 @@ class Restoration:
     """The reading of consecutive blocks from disk, for requests that begin with the same text.
 
     The reader thread fills the blocks in order. The engine thread may end the restoration at any
-    time and gets all blocks back at once, even if the disk is slow. Blocks filled by then are kept.
+    time and gets all blocks back immediately, even if the disk is slow. Blocks filled by then stay
+    valid.
 
     Attributes:
         keys: the keys of the blocks to fill.
         num_matched: the number of preceding blocks found in memory, which are held too.
         waiting: the waiting requests by id.
-        is_late: whether it was ended because the disk was too slow.
+        is_late: whether the restoration was ended because the disk was too slow.
     """
 
     def __init__(
@@ -251,8 +255,8 @@ class Restoration:
         return self._has_ended
 
     def fill_next(self, fill: Callable[[int], None]) -> bool:
-        """Fills the next block, on the reader thread. Returns False if the restoration has ended,
-        so that the blocks may be reused."""
+        """Fills the next block on the reader thread. Returns False if the restoration has ended;
+        its blocks may then be in use by others."""
         with self._guard:
             if self._has_ended:
                 return False
@@ -261,8 +265,8 @@ class Restoration:
             return True
 
     def end(self, blocks: BlockManager, *, keep: bool = True) -> int:
-        """Releases all blocks; filled ones become cached if `keep` is true. Returns the number of
-        filled blocks."""
+        """Releases all blocks; filled blocks enter the prefix cache if `keep` is true. Returns the
+        number of filled blocks."""
         with self._guard:
             self._has_ended = True
         num_kept = self._num_filled if keep else 0
@@ -278,17 +282,17 @@ class Restoration:
 
 
 _FREE_SHARE: Final = 0.125
-"""The fraction of all blocks that stays free for running sequences when blocks are taken to be read
-into."""
+"""The fraction of all blocks that must stay free for running sequences when blocks are allocated
+for reading."""
 
 _MAX_AT_READER: Final = 2
-"""The number of restorations that have blocks: the one that is being read, and one with which the
-reader goes on though the engine is in a step. Requests after them wait without any."""
+"""The maximum number of restorations that hold blocks: the one being read, and a second with which
+the reader continues while the engine is in a step. Further requests wait without blocks."""
 
 
 class _Stored(NamedTuple):
-    """The blocks of a prompt on disk, after those in memory. `keys` are the keys of the blocks that
-    are only on disk."""
+    """The blocks of a prompt on disk that follow the blocks in memory. `keys` are the keys of the
+    former."""
 
     token_ids: array[int]
     salt: bytes
@@ -297,12 +301,12 @@ class _Stored(NamedTuple):
 
 
 class PrefixRestorer:
-    """Holds back requests whose prompts begin with blocks on disk until the blocks are read.
+    """Holds requests back while the cached beginnings of their prompts are read from disk.
     Everything except reading runs on the engine's thread.
 
     Blocks that were read are in the prefix cache like all others and may be evicted; the requests
     find them there when they are admitted. A request waits at most as long as computing would take,
-    and `reclaim` releases all blocks at once, so that a slow disk does no harm.
+    and `reclaim` releases all blocks immediately, so a slow disk does no harm.
     """
 
     def __init__(
@@ -316,10 +320,9 @@ class PrefixRestorer:
         call_later: Callable[[float, Callable[[], None]], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """
-        Args:
-            call: calls a function on the engine's thread.
-            call_later: calls a function there after some seconds.
+        """Args:
+        call: calls a function on the engine's thread.
+        call_later: calls a function on the engine's thread after some seconds.
         """
         self._stored = stored
         self._blocks = blocks
@@ -346,13 +349,13 @@ class PrefixRestorer:
         return bool(self._ready)
 
     def take_ready(self) -> list[GenerationRequest]:
-        """Returns the requests that are ready, each once."""
+        """Returns the requests that no longer wait, each of them once."""
         ready = list(self._ready.values())
         self._ready.clear()
         return ready
 
     def start_reading(self, request: GenerationRequest) -> bool:
-        """Starts to read the blocks of a prompt from disk. Returns False if there are none worth
+        """Starts to read the blocks of a prompt from disk. Returns False if no blocks are worth
         reading; the request then need not wait."""
         if self._is_off or any(one.is_late for one in self._at_reader):
             return False
@@ -374,7 +377,7 @@ class PrefixRestorer:
         return any(request_id in held for held in self._places())
 
     def discard(self, request_id: str) -> None:
-        """Forgets a request."""
+        """Drops a waiting request."""
         for held in self._places():
             held.pop(request_id, None)
         for restoration in list(self._running.values()):
@@ -383,7 +386,7 @@ class PrefixRestorer:
 
     @property
     def holds_blocks(self) -> bool:
-        """Whether blocks outside sequences are held."""
+        """Whether restorations hold blocks."""
         return bool(self._running)
 
     def reclaim(self) -> None:
@@ -393,7 +396,7 @@ class PrefixRestorer:
             self._end(restoration)
 
     def give_up(self) -> None:
-        """Releases all requests, and holds back none from now on."""
+        """Releases all requests, and holds no more requests back."""
         self._is_off = True
         for held in self._places():
             self._ready |= held
@@ -403,7 +406,7 @@ class PrefixRestorer:
             restoration.end(self._blocks, keep=False)
 
     def close(self, timeout: float) -> None:
-        """Ends reading and joins the thread."""
+        """Stops reading and joins the thread."""
         if not self._reader.close(timeout):
             logger.warning("prefix cache: a block is still being read after %g s", timeout)
 
@@ -412,7 +415,7 @@ class PrefixRestorer:
         return [self._ready, self._queued, *(one.waiting for one in self._running.values())]
 
     def _find(self, request: GenerationRequest) -> _Stored | None:
-        """Returns the blocks of a prompt that are only on disk; None = none."""
+        """Returns the blocks of a prompt that are only on disk; None = no such blocks."""
         salt = request.prefix_salt
         stored, size = self._stored, self._stored.block_size
         if not stored.directory.num_blocks or not stored.is_kept(salt):
@@ -431,7 +434,7 @@ class PrefixRestorer:
         return _Stored(token_ids, salt, match, keys) if keys else None
 
     def _num_worth_reading(self, num_stored: int) -> int:
-        """Returns how many of the available blocks to read."""
+        """Returns how many of the stored blocks to read."""
         reserve = int(_FREE_SHARE * self._blocks.num_blocks)
         num_read = max(0, min(num_stored, self._blocks.num_free_blocks - reserve))
         num_tokens = num_read * self._stored.block_size
@@ -439,8 +442,8 @@ class PrefixRestorer:
         return num_read if num_read and self._policy.is_worth_reading(num_tokens, num_bytes) else 0
 
     def _join(self, found: _Stored, request: GenerationRequest) -> bool:
-        """Adds a request to a running restoration that reads its next block. Returns whether there
-        is one."""
+        """Adds a request to a running restoration that reads the request's next block. Returns
+        whether there is such a restoration."""
         same = self._running.get(found.keys[0])
         if same is None:
             return False
@@ -448,7 +451,7 @@ class PrefixRestorer:
         return True
 
     def _begin_queued(self) -> None:
-        """Starts queued restorations, as many as the reader may have."""
+        """Starts queued restorations while the reader has capacity."""
         while self._queued and len(self._at_reader) < _MAX_AT_READER:
             request_id, request = next(iter(self._queued.items()))
             if not self._begin(request):
@@ -486,7 +489,7 @@ class PrefixRestorer:
         return True
 
     def _read(self, restoration: Restoration) -> None:
-        """Reads blocks on the reader thread until one is unreadable or no request waits."""
+        """Reads blocks on the reader thread until a block is unreadable or no request waits."""
         start = self._clock()
         num_bytes = 0
         try:
@@ -511,7 +514,9 @@ class PrefixRestorer:
         if not restoration.has_ended:
             first, *others = restoration.waiting.items()
             self._ready |= [first]
-            for request_id, request in reversed(others):  # more of their prompts may be on disk
+            for request_id, request in reversed(
+                others
+            ):  # more blocks of their prompts may be on disk
                 self._queued[request_id] = request
                 self._queued.move_to_end(request_id, last=False)
             computing = self._policy.computing_seconds(self._end(restoration))
@@ -520,8 +525,8 @@ class PrefixRestorer:
         self._begin_queued()
 
     def _end(self, restoration: Restoration) -> int:
-        """Registers the read blocks in the prefix cache, releases all blocks, and returns the
-        number of tokens read."""
+        """Adds the read blocks to the prefix cache, releases all blocks, and returns the number of
+        tokens read."""
         num_tokens = restoration.end(self._blocks) * self._stored.block_size
         del self._running[restoration.keys[0]]
         restoration.waiting.clear()
@@ -530,7 +535,7 @@ class PrefixRestorer:
 
     def _release(self, request: GenerationRequest) -> None:
         """Releases a request that has waited as long as computing would have taken. Reading stops
-        if no other request waits for it."""
+        if no other request waits for these blocks."""
         request_id = request.request_id
         for held in (self._queued, *(one.waiting for one in self._running.values())):
             if held.get(request_id) is request:
@@ -545,20 +550,20 @@ class PrefixRestorer:
 
 
 MIN_PROMPT_TOKENS: Final = 256
-"""The length in tokens from which a whole prompt is worth writing; of a shorter one, only blocks
-that were reused."""
+"""The minimum length in tokens of a prompt that is written as a whole; of a shorter prompt, only
+reused blocks are written."""
 
 BUSY_SHARE: Final = 0.125
-"""The fraction of the rate of writing that is used while sequences run."""
+"""The fraction of the maximum write rate that is used while sequences run."""
 
 FLUSH_SECONDS: Final = 5.0
-"""Seconds for which a server continues to write when it ends."""
+"""The maximum seconds for which a server continues to write at shutdown."""
 
 _STOP_SECONDS: Final = 1.0
-"""Seconds to wait for the block that is being written when the server has failed."""
+"""Seconds to wait for the block that is being written when the engine has failed."""
 
 _RETRY_AFTER: Final = 60.0
-"""Seconds without another try when nothing could be written."""
+"""Seconds until the next attempt after a failed write."""
 
 
 class _Wanted(NamedTuple):
@@ -568,8 +573,8 @@ class _Wanted(NamedTuple):
         text: the identity of the block's text; the block is only written while it still holds this
             text.
         position: the number of preceding blocks of the text.
-        before: the key of the preceding block; None = none. The block is useless on disk without
-            it.
+        before: the key of the preceding block, without which this block would be useless on disk;
+            None = this is the first block.
     """
 
     block_id: int
@@ -639,15 +644,15 @@ class PrefixSaver:
             self._writer.do(partial(self._call, self._hand_over))
 
     def give_up(self) -> None:
-        """Writes nothing from now on."""
+        """Stops writing for good."""
         self._is_off = True
         self._is_writing = False
         self._at_writer = None
         self._wanted.clear()
 
     def close(self, *, flush: bool) -> None:
-        """Ends the thread. Remaining blocks are written only if `flush` is true, within the time
-        limit of a shutdown."""
+        """Ends the thread. The remaining blocks are written only if `flush` is true, within
+        `FLUSH_SECONDS`."""
         deadline = self._clock() + FLUSH_SECONDS
         if not self._writer.close(FLUSH_SECONDS if flush else _STOP_SECONDS) or not flush:
             return
@@ -675,7 +680,7 @@ class PrefixSaver:
         return None
 
     def _take_back(self) -> None:
-        """Puts the writer's block back at the front of the queue if it was not written."""
+        """Returns the writer's block to the front of the queue if it was not written."""
         if self._at_writer is not None:
             key, block = self._at_writer
             self._at_writer = None
@@ -684,8 +689,8 @@ class PrefixSaver:
                 self._wanted.move_to_end(key, last=False)
 
     def _hand_over(self) -> None:
-        """Passes a copy of the next block to the writer, because the block may be evicted
-        before it is written."""
+        """Passes a copy of the next block to the writer, because the block may be evicted before it
+        is written."""
         self._take_back()
         self._at_writer = found = self._next()
         self._is_writing = found is not None
@@ -696,8 +701,8 @@ class PrefixSaver:
             self._writer.do(partial(self._write, key, content, block.position, share))
 
     def _write(self, key: bytes, content: NDArray[np.uint8], position: int, share: float) -> None:
-        """Writes a block, on the writer thread, and requests the next one when writing is allowed
-        again."""
+        """Writes a block on the writer thread, and requests the next one when the write budget
+        allows."""
         trouble, pause = "", _RETRY_AFTER
         surprise = None
         try:

@@ -1,1 +1,1 @@
-"""Runs the server in replicas of Ray Serve, on a Ray cluster."""
+"""Runs the server as replicas of Ray Serve on a Ray cluster."""

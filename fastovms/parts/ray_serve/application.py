@@ -1,4 +1,4 @@
-"""The application of Ray Serve, and its routing by prompt prefix."""
+"""The Ray Serve application, and its session-aware request router."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from fastovms.parts.ray_serve.replica import ServeReplica
 
 
 class AffinityRouter(ConsistentHashRouter):
-    """A request router of Ray Serve.
+    """A request router for Ray Serve.
 
-    Requests with the header of sessions (`x-session-id`, or what the environment's
-    `RAY_SERVE_SESSION_ID_HEADER_KEY` names) are routed by consistent hashing, skipping replicas
-    that have `max_ongoing_requests`. All others go to the one of two random replicas with the
-    shorter queue. Routers get only the head of a request, so conversations and cache keys in the
-    body cannot be used.
+    Requests with a session header (`x-session-id`, or the header named in the environment variable
+    `RAY_SERVE_SESSION_ID_HEADER_KEY`) are routed by consistent hashing, skipping replicas that have
+    `max_ongoing_requests`. Other requests go to the replica with the shorter queue of two random
+    ones. Routers see only the head of a request, so they cannot use conversations and cache keys in
+    the body.
     """
 
     async def choose_replicas(
@@ -39,7 +39,7 @@ class AffinityRouter(ConsistentHashRouter):
 
 
 NAME: Final = "fastovms"
-"""The name of the deployment, in the `deployments` of a YAML file."""
+"""The deployment's name in the `deployments` of a YAML file."""
 
 
 def build(args: Mapping[str, Any]) -> serve.Application:
@@ -49,7 +49,7 @@ def build(args: Mapping[str, Any]) -> serve.Application:
     deployment = serve.deployment(
         serve.ingress()(ServeReplica),
         name=NAME,
-        # More than the server's own limits, so that the server refuses requests, not Ray.
+        # Higher than the server's own limits, so that the server and not Ray rejects requests.
         max_ongoing_requests=2 * (engine.max_num_seqs + engine.max_num_queued_requests),
         health_check_period_s=1.0,
         health_check_timeout_s=10.0,

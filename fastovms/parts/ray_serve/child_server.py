@@ -1,4 +1,4 @@
-"""The server that a replica of Ray Serve runs, its options, and its load."""
+"""The server process of a Ray Serve replica, its options and its queue lengths."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _PLUGIN_CONFIG: Final = ("--plugin-config", "--plugin_config")
 
 
 class ReplicaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The models and settings of the server of every replica.
+    """The options of each replica's server.
 
     Attributes:
-        model: the `MODEL` of `fastovms serve`; "" = the demo model.
-        arguments: additional arguments of `fastovms serve`.
-        environment: variables of the server's process.
+        model: the `MODEL` argument of `fastovms serve`; "" = the demo model.
+        arguments: further arguments of `fastovms serve`.
+        environment: environment variables of the server process.
     """
 
     model: str = ""
@@ -39,10 +39,10 @@ class ReplicaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     environment: Mapping[str, str] = {}
 
     def serve_arguments(self, num_cpus: float) -> list[str]:
-        """Returns the arguments of `fastovms serve`: with one thread per CPU that Ray has reserved
+        """Returns the arguments of `fastovms serve`, with one thread per CPU that Ray has reserved
         for the replica, unless the operator has set OpenVINO's properties.
 
-        Threads are not pinned, because each replica would use the same CPUs of the node.
+        Threads are not pinned, because all replicas on a node would use the same CPUs.
         """
         arguments = [*([self.model] if self.model else []), *self.arguments]
         if num_cpus and not _flags(self.arguments) & set(_PLUGIN_CONFIG):
@@ -53,8 +53,8 @@ class ReplicaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def replica_options(args: Mapping[str, Any]) -> ReplicaOptions:
-    """Reads the `args` of an application. Raises ConfigurationError if a field is unknown, of the
-    wrong type, or an address, which replicas choose."""
+    """Reads the `args` of an application. Raises ConfigurationError if a field is unknown or of the
+    wrong type, or sets an address, which replicas choose themselves."""
     try:
         options = msgspec.convert(dict(args), ReplicaOptions)
     except msgspec.ValidationError as error:
@@ -78,7 +78,7 @@ class ChildServer:
     """A running server with loaded models. It is killed when this process ends.
 
     Attributes:
-        url: its address, such as "http://127.0.0.1:40123".
+        url: the server's URL, such as "http://127.0.0.1:40123".
     """
 
     def __init__(self, process: Process, url: str) -> None:
@@ -88,8 +88,8 @@ class ChildServer:
 
     @classmethod
     async def start(cls, arguments: Sequence[str], environment: Mapping[str, str]) -> ChildServer:
-        """Starts a server and returns once it answers. Raises BackendUnavailable if the server
-        ended first; the reason is in its log.
+        """Starts a server and returns when it is ready. Raises BackendUnavailable if the server
+        ends first; the reason is in the server's log.
 
         Args:
             arguments: the arguments of `fastovms serve`, without addresses.
@@ -117,11 +117,12 @@ class ChildServer:
         return cls(process, url)
 
     async def wait(self) -> str:
-        """Waits for the end of the server and returns its cause, such as "was ended by SIGKILL"."""
+        """Waits for the end of the server and returns a description, such as "was ended by
+        SIGKILL"."""
         return exit_description(await self._process.wait())
 
     async def stop(self) -> None:
-        """Stops the server gracefully and waits for its end without a limit; see
+        """Stops the server gracefully and waits for its end without a timeout; see
         `--drain-timeout`."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
@@ -129,16 +130,15 @@ class ChildServer:
         await self._output
 
     async def _log_output(self) -> None:
-        """Reads and logs the server's output, so that the server is never blocked by a full
-        pipe."""
+        """Logs the server's output, which also prevents a full pipe from blocking the server."""
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             logger.info("%s", line.decode(errors="replace").rstrip())
 
 
 async def _listening_at(process: Process) -> str:
-    """Returns the address in the first line of the greeting, which the server prints when its
-    models are loaded."""
+    """Returns the URL in the server's first output line, which is printed when the models are
+    loaded. Raises BackendUnavailable if the server ends first."""
     assert process.stdout is not None
     greeting = (await process.stdout.readline()).decode()
     if not greeting:
@@ -152,8 +152,8 @@ _COUNTED: Final = ("fastovms_num_requests_running", "fastovms_num_requests_waiti
 
 
 def queue_lengths(metrics: str) -> dict[str, float]:
-    """Returns the numbers of running and of waiting sequences over all models of one server, by
-    metric name. `metrics` is the content of `/metrics`."""
+    """Returns the number of running and of waiting sequences of all models on one server, by metric
+    name. `metrics` is the content of `/metrics`."""
     lines = [line for line in metrics.splitlines() if line.startswith(_COUNTED)]
     lengths = dict.fromkeys(_COUNTED, 0.0)
     for family in text_string_to_metric_families("\n".join([*lines, ""])):
@@ -166,9 +166,9 @@ def replicas_for_queues(context: Any) -> tuple[float, dict[str, Any]]:
     """Returns the number of replicas at which each has `target_ongoing_requests`, and an empty
     state.
 
-    It is Ray's own rule with the servers' counts instead of Ray's: one request may have several
-    sequences, and background responses run after their request. Requests that Ray has not assigned
-    yet count too. Ray applies bounds, delays and factors to the result. `context` is a
+    The rule is Ray's own, with the server's counts in place of Ray's, because one request may have
+    several sequences, and background responses outlive their requests. Requests that Ray has not
+    assigned yet count, too. Ray then applies bounds, delays and factors. `context` is a
     `ray.serve.config.AutoscalingContext`.
     """
     metrics = context.aggregated_metrics or {}

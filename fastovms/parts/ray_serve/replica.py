@@ -1,4 +1,4 @@
-"""A replica of Ray Serve: forwards requests to its own server."""
+"""The Ray Serve replica, which forwards requests to its own server."""
 
 from __future__ import annotations
 
@@ -37,25 +37,21 @@ _OF_ONE_CONNECTION: Final = frozenset(
         b"upgrade",
     }
 )
-"""Fields that concern one connection, not the request (RFC 9110, 7.6.1), in addition to those that
-`Connection` names; `Expect` has been answered to the client by the process that received its
-request."""
+"""Header fields that concern one connection and are not forwarded (RFC 9110, 7.6.1), in addition to
+those listed in `Connection`. Ray's proxy has already answered `Expect`."""
 
 _WRITTEN_BY_RAY: Final = frozenset({b"date", b"x-request-id"})
-"""Fields of answers that Ray's proxy adds to those that are there. The server's request id is the
-one of Ray, which puts it into the request."""
+"""Response headers that Ray's proxy adds itself. The server's request id equals Ray's, which Ray
+sends in the request."""
 
 _RETRY_AFTER: Final = b"1"
-"""Seconds after which another replica answers, or this one's successor."""
+"""Seconds after which another replica, or the successor of this one, can answer."""
 
 
 class HttpProxy:
-    """The ASGI application that forwards requests. Connections to the server are kept open, and
-    bodies are streamed: it reads the next piece after `send` has returned. `url` is the server's
-    URL without a path.
-
-    The bytes of requests and answers are passed on unchanged.
-    """
+    """An ASGI application that forwards requests unchanged to the server at `url`, which has no
+    path. Connections are kept open, and bodies are streamed: the next piece is read after `send`
+    has returned."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -72,8 +68,8 @@ class HttpProxy:
         await self._session.close()
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Sends a GET request to the server. Returns status and body. Raises aiohttp.ClientError if
-        the server does not answer."""
+        """Sends a GET request to the server and returns status and body. Raises aiohttp.ClientError
+        if the server does not answer."""
         async with self._session.get(self._url + path) as answer:
             return answer.status, await answer.text()
 
@@ -103,9 +99,11 @@ class HttpProxy:
             leaving.cancel()
 
     async def _forward(self, scope: Mapping[str, Any], body: _RequestBody, send: Send) -> None:
-        """Raises:
-        ConnectionResetError: the server has ended within an answer, of which the client must not
-            take what it got for the whole.
+        """Forwards a request and its response.
+
+        Raises:
+            ConnectionResetError: the server has ended during its response; the client must not
+                mistake the received part for the whole.
         """
         has_begun = False
         try:
@@ -132,7 +130,8 @@ class HttpProxy:
 
 
 class _RequestBody:
-    """A request's body, and the message after it: the client has disconnected."""
+    """The body of a request, and the message after it, which reports that the client has
+    disconnected."""
 
     def __init__(self, headers: Headers, receive: Receive) -> None:
         names = {name.lower() for name, _ in headers}
@@ -159,7 +158,7 @@ class _RequestBody:
 
 
 def _target(scope: Mapping[str, Any]) -> str:
-    """Returns path and query as the client wrote them, without the prefix of the application."""
+    """Returns path and query as sent by the client, without the application's prefix."""
     path: bytes = scope.get("raw_path") or scope["path"].encode()
     path = path.removeprefix(scope.get("root_path", "").encode()) or b"/"
     query: bytes = scope.get("query_string", b"")
@@ -189,7 +188,7 @@ async def _send_body(send: Send, piece: bytes, *, more: bool) -> None:
 
 
 async def _send_unavailable(send: Send) -> None:
-    """Answers in OpenAI's format that the server is not available."""
+    """Sends an error in OpenAI's format: the server is not available."""
     message = "The replica that got this request has ended; another will answer it."
     fields = {"message": message, "type": "server_error", "param": None, "code": None}
     body = orjson.dumps({"error": fields})
@@ -203,15 +202,15 @@ async def _send_unavailable(send: Send) -> None:
 
 
 _FAILURE_GRACE: Final = 0.5
-"""Seconds from the end of the server to that of the replica, in which the last answers reach
-clients."""
+"""Seconds between the end of the server and that of the replica, during which the last responses
+are delivered."""
 
 
 class ServeReplica:
-    """The class of a Ray Serve replica. Ray Serve calls its methods by name.
+    """The class of a Ray Serve replica; Ray Serve calls its methods by name.
 
-    If the server ends, the replica ends too, so that Ray sends it no more requests. Otherwise Ray
-    would replace it only after three failed health checks.
+    If the server ends, the replica ends too, so that Ray sends no more requests. Otherwise Ray
+    would replace the replica only after three failed health checks.
     """
 
     async def __init__(  # type: ignore[misc]  # Ray awaits it
@@ -229,9 +228,7 @@ class ServeReplica:
         return self._proxy
 
     async def check_health(self) -> None:
-        """Raises:
-        BackendUnavailable: the server says that it cannot answer.
-        """
+        """Raises BackendUnavailable if the server's health check fails."""
         try:
             status, body = await self._proxy.get("/health")
         except aiohttp.ClientError as error:
@@ -240,7 +237,7 @@ class ServeReplica:
             raise BackendUnavailable(f"/health answers {status}: {body}")
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Returns the server's queues, for `queue_scaling.replicas_for_queues`."""
+        """Returns the server's queue lengths, for `replicas_for_queues`."""
         _, metrics = await self._proxy.get("/metrics")
         return queue_lengths(metrics)
 

@@ -1,4 +1,4 @@
-"""Background responses: their runs, and their streams."""
+"""Background responses: their execution, and streams of their events."""
 
 from __future__ import annotations
 
@@ -53,20 +53,21 @@ _LOST: Final = "it is no longer this replica's, which could not renew its lease"
 
 _RETRY: Final = 1.0
 _PATIENCE: Final = 300.0
-"""Seconds between attempts to queue or to store a response, and the seconds after which attempts to
-store it end, while the shared store is not available."""
+"""While the shared store is not available: seconds between attempts to queue or store a response,
+and seconds after which attempts to store it end."""
 
 
 class BackgroundRun(Run):
-    """One response that runs in the background, without a client.
+    """The execution of one background response, which needs no connected client.
 
     Args:
         input: the items of the request.
-        log: the events so far of a resumed response.
+        log: the stored events of a resumed response.
         ahead: the stored model output after those events.
 
     Attributes:
-        log: the events of its stream. The last event is added once the response is stored.
+        log: the events of the response's stream. The last event is added once the response is
+            stored.
     """
 
     def __init__(
@@ -113,24 +114,24 @@ class BackgroundRun(Run):
         return str(members["model"]), str(self._run.status.name), int(members["created_at"])
 
     def body(self) -> dict[str, object]:
-        """Returns the response as of now."""
+        """Returns the current response object."""
         return self._run.body()
 
     def submit(self) -> None:
-        """Queues the response. Raises RequestError if the response can never run; BackendError if
-        the response cannot run now."""
+        """Queues the response for generation. Raises RequestError if the response can never run;
+        BackendError if it cannot run now."""
         self._run.queue()
         self._submit()
 
     def restore(self, outputs: Iterable[GenerationOutput]) -> None:
-        """Restores the stored model output of an earlier process, before `go_on`. May be called
-        several times."""
+        """Restores stored model output of an earlier process, before `go_on` is called. May be
+        called several times."""
         assert self._generation is not None
         self._generation.restore(outputs, self._on_restored)
 
     def go_on(self) -> None:
-        """Queues a resumed response again after its stored events, so that no event is sent twice.
-        Raises as `submit` does; then it may be called again."""
+        """Queues a resumed response for generation after its stored events, so that no event is
+        sent twice. Raises as `submit` does, and may then be called again."""
         self.restore(())
         self._run.skip_events(self.log.num_events)
         self._submit()
@@ -141,33 +142,33 @@ class BackgroundRun(Run):
             self._generation.submit(self._on_delta, self._writer.add_output)
 
     async def advanced(self) -> None:
-        """Returns once new model output of this process is stored, or the response has ended."""
+        """Waits until new model output of this process is stored, or the response has ended."""
         await self._writer.advanced.wait()
 
     @property
     def is_leased(self) -> bool:
-        """Whether the store lists the response as running on this replica, as far as this replica
-        knows."""
+        """Whether this replica knows the response to be stored as running on this replica."""
         accepted = self._accepted
         return accepted.done() and accepted.exception() is None and not self.has_ended
 
     async def storing_failed(self) -> None:
-        """Returns once the response has ended and storing it has failed. `drive` retries."""
+        """Waits until the response has ended and an attempt to store it has failed. `drive`
+        retries."""
         await self._held_up.wait()
 
     async def accepted(self) -> None:
-        """Returns once the response is stored, so that it survives a restart. Raises StateFailed,
-        TooLarge, InvalidField, NotFound if the response is not stored and does not run."""
+        """Waits until the response is stored, so that it survives a restart. Raises StateFailed,
+        TooLarge, InvalidField or NotFound if it cannot be stored and therefore does not run."""
         await asyncio.shield(self._accepted)
 
     def cancel(self) -> None:
-        """Stops the response, unless it has ended. `drive` then stores it as cancelled."""
+        """Stops the response unless it has ended. `drive` then stores it as cancelled."""
         if not self.has_ended:
             self._run.cancel()
             self._stop()
 
     def lose(self) -> None:
-        """Stops the response, unless it has ended, because another replica owns it now."""
+        """Stops the response unless it has ended, because another replica owns it now."""
         if not self.has_ended:
             self._run.fail(StateFailed(_LOST))
             self._stop()
@@ -178,7 +179,7 @@ class BackgroundRun(Run):
             self._generation.abort()
 
     async def drive(self) -> None:
-        """Runs the submitted response to its end, or until another process takes it over."""
+        """Runs the submitted response to its end, or until another replica takes it over."""
         try:
             with ExitStack() as stack:
                 if self._generation is not None:
@@ -200,8 +201,8 @@ class BackgroundRun(Run):
             self._writer.advanced.set()
 
     async def _accept(self) -> bool:
-        """Stores the response as running, unless it is stored already, and wakes the waiters of
-        `accepted`. Returns whether it is stored."""
+        """Stores the response as running, unless that is done, and wakes the waiters of `accepted`.
+        Returns whether the response is stored."""
         if not self._is_kept:
             record = self._record(ResponseProgress.RUNNING)
             try:
@@ -218,10 +219,10 @@ class BackgroundRun(Run):
 
     def _refuse(self, error: Exception) -> None:
         self._accepted.set_exception(error)
-        self._accepted.exception()  # retrieved, so that asyncio does not complain about it
+        self._accepted.exception()  # retrieve the error, so that asyncio does not log it
 
     async def _submitted(self, stack: ExitStack) -> TextGeneration | None:
-        """Returns the generation, which `submit` has submitted unless its model must be loaded."""
+        """Returns the generation. It is already submitted unless the model must be loaded first."""
         if self._begin is None:
             return self._generation
         beginning = asyncio.ensure_future(self._begin(stack))
@@ -232,7 +233,7 @@ class BackgroundRun(Run):
             await asyncio.wait((beginning,))
         if self.has_ended:
             if not beginning.cancelled():
-                beginning.exception()  # retrieved, so that asyncio does not complain about it
+                beginning.exception()  # retrieve the error, so that asyncio does not log it
             return None
         begun = beginning.result()
         self._run.adopt(begun.run)
@@ -243,7 +244,7 @@ class BackgroundRun(Run):
         return self._generation
 
     async def _keep_prompt(self, resumption: Resumption | None) -> None:
-        """Stores the data to resume the response now that its model is known."""
+        """Stores the data for resuming the response, once its model is known."""
         try:
             await self._store.run(Operations.set_resumption, *self.key, resumption)
         except (StateFailed, TooLarge) as error:
@@ -251,8 +252,8 @@ class BackgroundRun(Run):
         self._resumption = resumption
 
     async def _submit_when_possible(self, generation: TextGeneration) -> None:
-        """Submits the response, which was accepted before its model was loaded, once the queue of
-        the model has room, unless it is cancelled first. Raises as `submit` does otherwise."""
+        """Submits a response that was accepted before its model was loaded, once the model's queue
+        has room, unless it is cancelled first. Otherwise raises as `submit` does."""
         while not self.has_ended:
             try:
                 generation.submit(self._on_delta, self._writer.add_output)
@@ -262,8 +263,8 @@ class BackgroundRun(Run):
                 await asyncio.wait((self._stopped,), timeout=_RETRY)
 
     def _end_by(self, error: BaseException) -> None:
-        """Ends the response by an error, unless it has ended. If its server ends, and another
-        process can resume it, the response does not fail."""
+        """Ends the response with an error unless it has ended. If the server is shutting down and
+        another process can resume the response, it does not fail."""
         if self.has_ended:
             return
         if not isinstance(error, Exception):
@@ -296,7 +297,7 @@ class BackgroundRun(Run):
 
     async def _last_stored_events(self, last: list[bytes]) -> list[bytes] | None:
         """Returns the last events of a response that another replica took over: `last`, or the
-        events of an interrupted response; None if another replica resumes it. Raises StateFailed if
+        events of an interrupted response; None = another replica resumes it. Raises StateFailed if
         the store cannot be read."""
         kept = await self._store.run(Operations.find_response, *self.key)
         if kept is None:
@@ -308,11 +309,11 @@ class BackgroundRun(Run):
         return interrupted_events(response, self.log.num_events, self._run.dialect)
 
     async def _finish(self, record: StoredResponse) -> bool:
-        """Stores the response as finished. Retries while a shared store is unavailable, because no
-        other replica knows the result.
+        """Stores the response as finished. Retries while a shared store is unavailable, because
+        only this replica has the result.
 
         Returns:
-            Whether the response was still owned by this replica.
+            Whether this replica still owned the response.
         """
         conversation_id = self._plan.fields.conversation_id
         loop = asyncio.get_running_loop()
@@ -374,14 +375,14 @@ class BackgroundRuns:
         return max(0, self._places.free - self._places.used)
 
     def check_room(self, owner: str) -> None:
-        """Raises Overloaded if the owner has reached its limit of runs."""
+        """Raises Overloaded if the owner has reached its limit of background responses."""
         if not self._places.may_take(owner):
             count = self._places.held(owner)
             raise Overloaded(f"you already have {count} background responses, which is the limit")
 
     def start(self, run: BackgroundRun) -> None:
-        """Starts a run. Also raises as `BackgroundRun.submit` does. Raises Overloaded if the owner
-        has reached its limit of runs; InvalidField if another response has the id."""
+        """Starts a run. Raises Overloaded if the owner has reached its limit; InvalidField if
+        another response has the id; and as `BackgroundRun.submit` does."""
         self.check_room(run.owner)
         if run.key in self._runs:
             raise id_is_taken(run.id)
@@ -411,7 +412,7 @@ class BackgroundRuns:
         task.add_done_callback(end)
 
     def find(self, tenant: str, id: str) -> BackgroundRun | None:
-        """Returns a tenant's run in this process; None if there is none."""
+        """Returns a tenant's run in this process; None = there is no such run."""
         return self._runs.get(ResponseKey(tenant, id))
 
     def all(self) -> list[BackgroundRun]:
@@ -419,15 +420,14 @@ class BackgroundRuns:
         return list(self._runs.values())
 
     def cancel_all(self, tenants: Collection[str]) -> int:
-        """Cancels the responses of all tenants except these. Returns the number of cancelled
-        responses."""
+        """Cancels the responses of all other tenants. Returns the number of cancelled responses."""
         runs = [run for key, run in self._runs.items() if key.tenant not in tenants]
         for run in runs:
             run.cancel()
         return len(runs)
 
     def leased(self) -> list[BackgroundRun]:
-        """Returns the responses that the store lists as running on this replica."""
+        """Returns the responses that are stored as running on this replica."""
         return [run for run in self._runs.values() if run.is_leased]
 
     async def cancel(self, run: BackgroundRun) -> None:
@@ -437,8 +437,8 @@ class BackgroundRuns:
         await self.kept(run)
 
     async def kept(self, run: BackgroundRun) -> None:
-        """Returns when the run has ended and is stored. Raises StateFailed if it has ended but
-        cannot be stored at present."""
+        """Waits until the run has ended and is stored. Raises StateFailed if it has ended but
+        cannot be stored now."""
         task = self._tasks.get(run)
         if task is None:
             return
@@ -454,7 +454,7 @@ class BackgroundRuns:
             )
 
     async def drain(self, seconds: float) -> None:
-        """Waits until all runs have ended, for at most this many seconds."""
+        """Waits until all runs have ended, for at most `seconds`."""
         if self._tasks:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
 
@@ -464,8 +464,8 @@ class ResponsesState:
     """The state of responses that outlives their requests.
 
     Attributes:
-        resumes: whether another replica resumes responses that were interrupted.
-        attended: the foreground responses, stored when they end, by tenant and id.
+        resumes: whether another replica resumes interrupted responses.
+        attended: the foreground responses, by tenant and id; they are stored when they end.
         being_created: the background responses that are not started yet.
     """
 
@@ -477,15 +477,15 @@ class ResponsesState:
 
     @property
     def may_run_elsewhere(self) -> bool:
-        """Whether a response that is stored as running but does not run here runs on another
-        replica or will be resumed."""
+        """Whether a response that is stored as running, but does not run here, may run on another
+        replica or be resumed."""
         return self.resumes or self.store.lease is not None
 
     @contextmanager
     def creating(self, tenant: str, id: str, *, is_attended: bool = False) -> Iterator[None]:
         """While the context is open, registers a foreground response, or a background response that
-        is being created. `created` waits for its end or for `note_created`. Raises InvalidField if
-        another response has the id."""
+        is being created, so that `created` waits for it. Raises InvalidField if another response
+        has the id."""
         key = ResponseKey(tenant, id)
         if key in self.being_created or key in self.attended:
             raise id_is_taken(id)
@@ -500,22 +500,21 @@ class ResponsesState:
             self.note_created(tenant, id)
 
     def note_created(self, tenant: str, id: str) -> None:
-        """Records that a background response has been started, or will not be."""
+        """Records that a background response has been started, or will not be started."""
         future = self.being_created.pop(ResponseKey(tenant, id), None)
         if future is not None:
             future.set_result(None)
 
     async def created(self, tenant: str, id: str) -> None:
-        """Returns once a response is no longer being created. A client that has chosen the id may
-        request it earlier."""
+        """Waits until a response is no longer being created. A client that has chosen the id may
+        ask for the response earlier."""
         future = self.being_created.get(ResponseKey(tenant, id))
         if future is not None:
             await asyncio.shield(future)
 
 
 LOOK_AGAIN: Final = 1.0
-"""Seconds after which to look at a response that runs on another replica, if no change was
-notified."""
+"""Seconds between checks of a response that runs on another replica if no notification arrives."""
 
 _DELETED: Final = failed("the response was deleted")
 
@@ -523,11 +522,11 @@ _DELETED: Final = failed("the response was deleted")
 async def stream_kept(
     request: Request, state: ResponsesState, id: str, start: int, dialect: Dialect
 ) -> None:
-    """Streams a stored response, and returns when all of it is sent. Raises NotFound if there is no
-    such response; InvalidField if the response does not run in the background.
+    """Streams a stored response, and returns when all events are sent. Raises NotFound if the
+    response does not exist; InvalidField if it does not run in the background.
 
     Args:
-        start: number of the first event.
+        start: the number of the first event to send.
     """
     with state.store.watch_response(request.caller.tenant, id) as watch:
         reader = _LogReader(state, request.caller.tenant, id, start, dialect)
@@ -548,7 +547,7 @@ async def stream_kept(
 
 
 class _LogReader:
-    """Reads the event log of a response from the store.
+    """Reads the events of a response from the store.
 
     Attributes:
         log: the events read so far; closed after the last event.
@@ -593,7 +592,7 @@ class _LogReader:
                 )
 
     async def _read(self) -> None:
-        """Reads the new events."""
+        """Reads new events into the log."""
         log = self.log
         events = await self._store.run(
             Operations.find_events, self._tenant, self._id, log.num_events
@@ -606,7 +605,7 @@ class _LogReader:
         if events.progress is ResponseProgress.FINISHED:
             log.close()
         elif events.progress is ResponseProgress.INTERRUPTED or not self._may_go_on:
-            # The response is lost: it could only run on this replica, and does not.
+            # The response is lost: it could run only on this replica, but does not.
             kept = await self._store.run(Operations.find_response, self._tenant, self._id)
             self._fail(self._body if kept is None else from_record(kept))
         else:

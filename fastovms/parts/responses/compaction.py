@@ -1,4 +1,4 @@
-"""Makes a conversation short: `POST /responses/compact`, and what `context_management` asks for."""
+"""Compacts conversations: `POST /responses/compact`, and the option `context_management`."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ CountTokens = Callable[[str], int]
 MAX_SUMMARY: Final = 2048
 """The maximum number of tokens of a summary."""
 _SHARE: Final = 4
-"""The largest share of the context for a summary, and for the messages that are kept unchanged: one
-part in this number."""
+"""The summary, and the messages that are kept unchanged, may each use 1 / this number of the
+context."""
 _MARGIN: Final = 64
-"""Tokens that are left free, because two texts together may have more tokens than each by
-itself."""
+"""Tokens that stay free, because the concatenation of two texts may have more tokens than both."""
 _MIN_SIZE: Final = 256
-"""The least size, in tokens, that a conversation is compacted to: less holds no summary."""
+"""The minimum size in tokens that a conversation is compacted to; a smaller one cannot hold a
+summary."""
 _TASK: Final = (
     "Below is a conversation between a user and an assistant that works with tools. Write a "
     "summary that replaces it: whoever goes on with the work will have this summary and the "
@@ -59,10 +59,10 @@ _NO_SUMMARY: Final = "(The model has written none.)"
 class Compaction:
     """The handler of `POST /responses/compact`, for every dialect.
 
-    The answer has the messages of the conversation except the model's, as many as fit into their
-    share of the context. It ends with one item of the type `compaction` with the summary, as
-    OpenAI's answer does; both are the input for the next request. The model does not see the
-    request's tools, and nothing is stored.
+    The response has the conversation's messages except the model's, as many as fit into their share
+    of the context, and ends with one item of type `compaction` that has the summary, as in OpenAI's
+    API. Together they are the input for the next request. The model does not see the request's
+    tools, and nothing is stored.
     """
 
     def __init__(self, context: ApiContext, state: ResponsesState | None) -> None:
@@ -70,8 +70,8 @@ class Compaction:
         self._store = None if state is None else state.store
 
     async def __call__(self, request: Request, dialect: Dialect) -> Response:
-        """Answers a request to compact a conversation. Raises RequestError, BackendError if the
-        request failed."""
+        """Answers a request to compact a conversation. Raises RequestError or BackendError if the
+        request fails."""
         context = self._context
         preparation = await context.read(request, ResponsesRequest, dialect, names_of)
         body = preparation.body
@@ -112,10 +112,10 @@ async def compacted(
     fields: ResponseFields,
     history: History,
 ) -> tuple[Item, Sequence[Item]] | None:
-    """Returns the compaction that `context_management` requests, and the items that the prompt then
-    has. The messages at the end that the model has not answered are kept. Returns None if the
-    prompt is short enough, or has nothing that a summary could replace. Raises RequestError if a
-    field is invalid; BackendError if the model cannot write a summary now."""
+    """Returns the compaction that `context_management` requests, and the items of the compacted
+    prompt. Unanswered messages at the end are kept. Returns None if the prompt is short enough, or
+    no item can be replaced by a summary. Raises RequestError if a field is invalid; BackendError if
+    the model cannot write a summary now."""
     most = preparation.model.info.max_model_len
     threshold = min(fields.compact_threshold or most * 3 // 4, most * 7 // 8)
     if not await is_longer(preparation, fields, history, threshold):
@@ -139,7 +139,7 @@ async def compacted(
 
 
 def _is_given(item: Item) -> bool:
-    """Returns whether no summary replaces the item."""
+    """Returns whether an item must be kept, because a summary cannot replace it."""
     if item["type"] in CONFIGURATION:
         return True
     return bool(item["type"] == "message" and item["role"] != "assistant")
@@ -152,11 +152,11 @@ async def _summary_job(
     new_item_id: NewId,
     size: int,
 ) -> tuple[ResponsesJob, list[Item]]:
-    """Returns the job that writes a summary of the history, and the messages that are kept. Raises
+    """Returns the job that writes a summary of the history, and the messages to keep. Raises
     RequestError if a field is invalid.
 
     Args:
-        size: tokens that a conversation may have, of which summary and messages get a quarter each.
+        size: the maximum tokens of the conversation; summary and messages get a quarter each.
     """
     asked = replace(preparation, body=_summary_body(preparation, size))
     own = read_fields(asked.body, preparation.dialect, keeps=False)
@@ -176,7 +176,7 @@ async def _summary_job(
 
 
 def _summary_body(preparation: ClientRequest[ResponsesRequest], size: int) -> ResponsesRequest:
-    """Returns the request for a summary. Reasoning is off unless the client asks for it, because it
+    """Returns the request for a summary. Reasoning is off unless the client requests it, because it
     would use up the summary's tokens."""
     body = preparation.body
     effort = (body.reasoning or {}).get("effort")
@@ -199,8 +199,8 @@ def _summary_body(preparation: ClientRequest[ResponsesRequest], size: int) -> Re
 async def _max_prompt_tokens(
     asked: ClientRequest[ResponsesRequest], history: History, new_item_id: NewId
 ) -> int:
-    """Returns the maximum number of prompt tokens for the conversation. Raises InvalidField if the
-    instructions leave no room."""
+    """Returns the maximum prompt tokens of the conversation. Raises InvalidField if the
+    instructions leave no room for it."""
     fields = read_fields(asked.body, asked.dialect, keeps=False)
     model, num_output = asked.model.info, asked.body.max_output_tokens or 1
     taken = await count_tokens(asked, fields, _question("", new_item_id))
@@ -211,7 +211,7 @@ async def _max_prompt_tokens(
 
 
 def _question(transcript: str, new_item_id: NewId) -> History:
-    """Returns the one message that asks for a summary."""
+    """Returns a history of one message, which asks for a summary of the transcript."""
     text = _TASK.format(transcript)
     item = {
         "id": new_item_id("msg"),
@@ -224,8 +224,8 @@ def _question(transcript: str, new_item_id: NewId) -> History:
 
 
 async def _summary(generation: TextGeneration) -> str:
-    """Runs the generation. Returns the text of a summary, or the reasoning if the model wrote
-    only that."""
+    """Runs the generation and returns the summary's text, or the reasoning if the model wrote only
+    reasoning."""
     with generation:
         [deltas] = await collect(generation.run, generation.num_samples)
     sample = merged(deltas)
@@ -237,19 +237,19 @@ async def _summary(generation: TextGeneration) -> str:
 
 
 _MAX_SHARE: Final = 4
-"""The largest share of the space that one item may take: one part in this number."""
+"""One item may use at most 1 / this number of the transcript."""
 _CHARS_PER_TOKEN: Final = 3
-"""The number of characters of an item that are kept for each token that it may have, before they
-are counted: encoding more than that costs time."""
+"""The characters of an item that are tokenized for each token that the item may have; tokenizing
+more would take too long."""
 _LEFT_OUT: Final = "[...]"
 _MIN_CHARS: Final = 4 * len(_LEFT_OUT)
-"""The minimum length of a cut entry in characters: a shorter one is useless."""
+"""The minimum characters of a truncated entry."""
 
 
 def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) -> str:
     """Returns the newest items as text, one entry per item, in order. Earlier summaries are always
     included, because they replace older items. The time is proportional to the tokens that are
-    kept. `items` are the checked items, without references."""
+    kept. `items` must be checked, and have no references."""
     entries: dict[int, str] = {}
     left = max_tokens
     order = sorted(range(len(items)), key=lambda at: (items[at]["type"] != "compaction", -at))
@@ -266,8 +266,8 @@ def transcript(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens
 
 
 def newest(items: Sequence[Item], max_tokens: int, count_tokens: CountTokens) -> list[Item]:
-    """Returns the newest messages except the model's, with at most `max_tokens` tokens; system
-    messages take precedence. Items that configure the answers are kept too."""
+    """Returns the newest messages except the model's, with at most `max_tokens` tokens in total;
+    system messages take precedence. Items that configure the answer are kept, too."""
     kept = {place for place, item in enumerate(items) if item["type"] in CONFIGURATION}
     left = max_tokens
     given = [
@@ -314,8 +314,8 @@ def _text(content: str | Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cut(text: str, max_tokens: int, count_tokens: CountTokens) -> str:
-    """Returns the text, or its beginning and its end, with at most `max_tokens` tokens; "" if they
-    are too few for that."""
+    """Returns the text, or its beginning and end with at most `max_tokens` tokens; "" if
+    `max_tokens` is too small."""
     room = max_tokens * _CHARS_PER_TOKEN
     while room > _MIN_CHARS:
         shown = text

@@ -47,13 +47,13 @@ class DeletedResponse(AnswerSchema, kw_only=True):
 
 class StoredResponses:
     """The handlers of `/responses/{id}` and the paths below it. Each raises NotFound for a response
-    that is not stored here, or belongs to another tenant."""
+    that is not stored here or belongs to another tenant."""
 
     def __init__(self, state: ResponsesState | None) -> None:
         self._state = state
 
     async def get(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers with a response, or streams its events with `stream=true`."""
+        """Returns a response, or streams its events if `stream=true`."""
         state, id = await self._find(request)
         query = Query(request)
         last = query.number("starting_after", 0)
@@ -83,8 +83,8 @@ class StoredResponses:
         return json_response(DeletedResponse(id=id))
 
     async def cancel(self, request: Request, dialect: Dialect) -> Response:
-        """Cancels a response. Cancelling it again changes nothing. Raises InvalidField if the
-        response has completed or failed, or is not in the background."""
+        """Cancels a response; a repeated cancellation changes nothing. Raises InvalidField if the
+        response has completed or failed, or does not run in the background."""
         state, id = await self._find(request)
         if (request.caller.tenant, id) in state.attended:
             raise _not_in_background()
@@ -111,7 +111,7 @@ class StoredResponses:
         return Response(200, list_body(found(items, "Response", id)))
 
     async def _body(self, state: ResponsesState, tenant: str, id: str) -> bytes:
-        """Returns the response object of a response that does not run here, as JSON."""
+        """Returns the response object, as JSON, of a response that does not run on this replica."""
         store = state.store
         kept = found(await store.run(Operations.find_response, tenant, id), "Response", id)
         if kept.progress is not ResponseProgress.RUNNING or not state.may_run_elsewhere:
@@ -132,7 +132,7 @@ class StoredResponses:
 
 @contextmanager
 def _cursor(fault: str, page: Page) -> Iterator[None]:
-    """Converts an unknown `after` of a page to InvalidField with the message `fault`."""
+    """Converts the error for an unknown `after` cursor to InvalidField with the message `fault`."""
     try:
         yield
     except UnknownCursor:
@@ -144,7 +144,7 @@ def _not_in_background() -> InvalidField:
 
 
 _MAX_ITEMS: Final = 20
-"""The maximum number of items in one request, as OpenAI has it."""
+"""The maximum number of items in one request, as in OpenAI's API."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -173,7 +173,7 @@ class DeletedConversation(AnswerSchema, kw_only=True):
 
 class ConversationHandlers:
     """The handlers of conversations. Each raises NotFound for a conversation or an item that is not
-    stored."""
+    stored here or belongs to another tenant."""
 
     def __init__(self, context: ApiContext, state: ResponsesState | None) -> None:
         self._context = context
@@ -195,18 +195,18 @@ class ConversationHandlers:
         return Response(200, body)
 
     async def list(self, request: Request, dialect: Dialect) -> Response:
-        """Lists the conversations, the newest first, which OpenAI's API does not."""
+        """Lists the conversations, newest first. OpenAI's API does not have this endpoint."""
         page = Page(*Query(request).page())
         with _cursor("there is no conversation", page):
             listed = await self._run(Operations.list_conversations, request, page)
         return Response(200, list_body(listed))
 
     async def get(self, request: Request, dialect: Dialect) -> Response:
-        """Describes a conversation."""
+        """Returns a conversation."""
         return Response(200, await self._body(request))
 
     async def update(self, request: Request, dialect: Dialect) -> Response:
-        """Changes a conversation's metadata."""
+        """Updates the metadata of a conversation."""
         self._store()  # raises before the body is read
         given = (await self._bodies.read(request, ConversationUpdate)).metadata
         if given is UNSET:
@@ -218,14 +218,14 @@ class ConversationHandlers:
         return Response(200, _found(updated if is_there else None, request))
 
     async def delete(self, request: Request, dialect: Dialect) -> Response:
-        """Deletes a conversation with its items."""
+        """Deletes a conversation and its items."""
         id = _id(request)
         is_deleted = await self._run(Operations.delete_conversation, request, id)
         body = DeletedConversation(id=id)
         return json_response(_found(body if is_deleted else None, request))
 
     async def add_items(self, request: Request, dialect: Dialect) -> Response:
-        """Adds items to a conversation, and lists them."""
+        """Adds items to a conversation, and returns them."""
         store, tenant, id = self._store(), request.caller.tenant, _id(request)
         given = (await self._bodies.read(request, ItemsRequest)).items
         if given is None:
@@ -247,14 +247,14 @@ class ConversationHandlers:
         return Response(200, list_body(_found(items, request)))
 
     async def get_item(self, request: Request, dialect: Dialect) -> Response:
-        """Answers with one item of a conversation."""
+        """Returns one item of a conversation."""
         Query(request)
         item_id = request.path_params["item_id"]
         body = await self._run(Operations.find_item, request, _id(request), item_id)
         return Response(200, found(body, "Item", item_id))
 
     async def delete_item(self, request: Request, dialect: Dialect) -> Response:
-        """Deletes an item, and answers with the conversation, as OpenAI does."""
+        """Deletes an item, and returns the conversation, as OpenAI's API does."""
         item_id = request.path_params["item_id"]
         body = await self._body(request)
         is_deleted = await self._run(Operations.delete_item, request, _id(request), item_id)
@@ -267,8 +267,8 @@ class ConversationHandlers:
         dialect: Dialect,
         taken: Sequence[str] = (),
     ) -> Sequence[StoredItem]:
-        """Returns the given items in the form in which they are stored. `taken` are the ids that
-        the conversation already uses."""
+        """Returns the given items in their stored form. `taken` has the ids that the conversation
+        already uses."""
         if len(given) > _MAX_ITEMS:
             raise InvalidField.about(
                 "items", f"must have at most {_MAX_ITEMS} entries, not {len(given)}"
@@ -294,7 +294,7 @@ class ConversationHandlers:
         *args: P.args,
         **fields: P.kwargs,
     ) -> T:
-        """Runs an operation of the store for the tenant of a request."""
+        """Runs a store operation for the tenant of a request."""
         return await self._store().run(operation, request.caller.tenant, *args, **fields)
 
     def _store(self) -> StateStore:

@@ -1,4 +1,4 @@
-"""`POST /responses`: creates a response or continues a stored one, and counts tokens of prompts."""
+"""Creates or continues responses with `POST /responses`, and counts tokens of prompts."""
 
 from __future__ import annotations
 
@@ -55,18 +55,18 @@ from fastovms.telemetry.tracing import GenerationKind
 
 _TASKS: Final = (Task.TEXT_GENERATION,)
 _LONG_CONTEXT: Final = 2**20
-"""Tokens of a context that is not known yet."""
+"""The assumed context length of a model that is not loaded yet."""
 
 
 class InputTokens(AnswerSchema, kw_only=True):
-    """The answer of `POST /responses/input_tokens`."""
+    """The response of `POST /responses/input_tokens`."""
 
     object: Literal["response.input_tokens"] = "response.input_tokens"
     input_tokens: int
 
 
 class Responses:
-    """The handlers that create responses, for every dialect."""
+    """The handlers that create responses and count tokens, for every dialect."""
 
     def __init__(self, context: ApiContext, state: ResponsesState | None) -> None:
         self._context = context
@@ -74,8 +74,8 @@ class Responses:
         self._store = None if state is None else state.store
 
     async def create(self, request: Request, dialect: Dialect) -> Response | None:
-        """Answers `POST /responses`. Raises RequestError, BackendError if the request failed before
-        the answer began."""
+        """Answers `POST /responses`. Raises RequestError or BackendError if the request fails
+        before the answer begins."""
         context, state, models = self._context, self._state, self._context.models
         turn: Turn | None = request.turn
         schema = ResponsesRequest if turn is None else CreateMessage
@@ -105,7 +105,7 @@ class Responses:
                 model = await hold_model(request, known, models, _TASKS, streams=streams)
             request.log_fields["stream"] = is_streamed(body)
             info = known.info if model is None else model.info
-            if info is None:  # a GGUF file, whose settings are known when it is loaded
+            if info is None:  # a GGUF file, whose settings are known only once it is loaded
                 info = ModelInfo(known.name, known.created, _LONG_CONTEXT, 0, frozenset())
             history = await read_history(context, request, body, info, fields, dialect, self._store)
             body, fields = _configured(body, fields, history, dialect, keeps=state is not None)
@@ -134,10 +134,9 @@ class Responses:
         plan: ResponsePlan,
         begin: Callable[[AnyServed], Awaitable[ResponseGeneration]],
     ) -> ResponseGeneration:
-        """Returns the run of a streamed or background request whose model must be loaded first.
-        The client gets the response at once, with the status "queued". Raises InvalidField if a
-        field cannot be encoded. Errors that depend on the model are found later and fail the
-        response."""
+        """Returns the run of a streamed or background request whose model must be loaded first. The
+        client gets the response at once, with status "queued". Raises InvalidField if a field
+        cannot be encoded. Errors that depend on the model fail the response later."""
         holder, state, resumption = self._context.models.holder, self._state, None
 
         async def load(stack: ExitStack) -> ResponseGeneration:
@@ -194,8 +193,8 @@ class Responses:
     async def _answer(
         self, request: Request, plan: ResponsePlan, begun: ResponseGeneration
     ) -> Response | None:
-        """Runs a response, and returns it whole or as queued, or streams its events and returns
-        None."""
+        """Runs a response. Returns it, complete or with status "queued"; None = its events were
+        streamed."""
         state, job = self._state, begun.job
         headers = warning_headers(() if job is None else job.warnings, request)
         if plan.fields.background:
@@ -221,8 +220,8 @@ class Responses:
         return Response(200, data, headers=headers)
 
     async def count_input(self, request: Request, dialect: Dialect) -> Response:
-        """Answers with the number of tokens that a request's prompt would have. Raises RequestError
-        if a field is invalid."""
+        """Returns the number of tokens of a request's prompt. Raises RequestError if a field is
+        invalid."""
         preparation = await self._context.read(request, ResponsesRequest, dialect, names_of)
         keeps = self._state is not None
         body, info = preparation.body, preparation.model.info
@@ -244,8 +243,8 @@ def _configured(
     *,
     keeps: bool,
 ) -> tuple[ResponsesRequest, ResponseFields]:
-    """Returns the request with the tools and settings that configuration items in its history
-    add."""
+    """Returns the request and its options, with the tools and settings of configuration items in
+    the history."""
     configured = with_configuration(body, history.items)
     if configured is body:
         return body, fields

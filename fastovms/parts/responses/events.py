@@ -24,22 +24,21 @@ from fastovms.state.store import EventPack, ResponseKey
 logger = logging.getLogger(__name__)
 
 _FRAMES_SIZE: Final = 64 * 1024
-"""The number of bytes of frames that are compressed together, since events of one kind are
-similar."""
+"""The number of bytes of frames that are compressed together; frames of one kind are similar."""
 _LEVEL: Final = 1
 _HEADER: Final = struct.Struct(">II")
-"""The header of each piece of packed frames: their number, and their bytes."""
+"""The header of each piece of packed frames: the number of frames, and the compressed bytes."""
 
 
 class EventLog:
-    """The frames of a stream by their sequence numbers.
+    """The frames of a stream, numbered consecutively.
 
     Args:
         first: the number of the first frame.
 
     Attributes:
-        is_closed: whether no more frames will come.
-        is_cut: whether another replica resumes the response, so that no more frames come here.
+        is_closed: whether the last frame has been added.
+        is_cut: whether another replica resumes the response, so that no more frames are added here.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -62,11 +61,11 @@ class EventLog:
 
     @property
     def num_bytes(self) -> int:
-        """The memory of the log in bytes; most frames are compressed."""
+        """The memory of the log in bytes. Most frames are compressed."""
         return sum(map(len, self._packs)) + self._open_size
 
     def append(self, frames: Sequence[bytes], *, closes: bool = False) -> None:
-        """Adds frames and notifies the listeners."""
+        """Appends frames and notifies the listeners. `closes` is whether they are the last ones."""
         for frame in frames:
             self._open.append(frame)
             self._open_size += len(frame)
@@ -76,7 +75,7 @@ class EventLog:
         self._notify()
 
     def read(self, start: int) -> Sequence[bytes]:
-        """Returns some of the frames from number `start` on; empty if there are none yet."""
+        """Returns some of the frames from number `start` on; empty = not available yet."""
         if start >= self._open_start:
             return self._open[start - self._open_start :]
         index = bisect_right(self._starts, start) - 1
@@ -96,12 +95,13 @@ class EventLog:
         self._listeners[key] = listener
 
     def forget(self, key: object) -> None:
-        """Ends the calls of a listener; `key` is the one that it was registered with."""
+        """Removes the listener that was registered with `key`."""
         self._listeners.pop(key, None)
 
     def extend(self, pack: EventPack) -> None:
-        """Adds the newer frames of a pack or of a dumped log. Listeners are not notified. Must not
-        be used after `append`. Raises ValueError if frames in between are missing."""
+        """Appends the frames of a pack, or of a dumped log, that are newer than the log. Does not
+        notify listeners. Must not be called after `append`. Raises ValueError if frames in between
+        are missing."""
         number, data = pack.first, pack.data
         position = 0
         while position < len(data):
@@ -117,7 +117,7 @@ class EventLog:
             position += length
 
     def close(self) -> None:
-        """Records that no more frames will come, and notifies the listeners."""
+        """Records that the last frame has been added, and notifies the listeners."""
         self.append([], closes=True)
 
     def cut(self) -> None:
@@ -126,10 +126,10 @@ class EventLog:
         self._notify()
 
     def dump(self, last: Sequence[bytes]) -> bytes:
-        """Returns the whole log in the format of `extend`.
+        """Returns the whole log in the format that `extend` reads.
 
         Args:
-            last: further frames, at its end.
+            last: further frames to put at the end.
         """
         ends = [*self._starts[1:], self._open_start]
         return b"".join(
@@ -152,7 +152,7 @@ class EventLog:
 
 
 def _shares(frames: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    """Yields frames as they are compressed together; at least once."""
+    """Yields groups of frames that are compressed together, at least one group."""
     start = size = 0
     for end, frame in enumerate(frames, 1):
         size += len(frame)
@@ -164,7 +164,7 @@ def _shares(frames: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
 
 
 def pack_frames(frames: Sequence[bytes]) -> bytes:
-    """Returns frames in the format of `EventLog.extend`."""
+    """Returns frames in the format that `EventLog.extend` reads."""
     return _piece(len(frames), _compress(frames))
 
 
@@ -177,7 +177,7 @@ def _compress(frames: Iterable[bytes]) -> bytes:
 
 
 class _Output(msgspec.Struct, array_like=True, omit_defaults=True):
-    """A `GenerationOutput` of a request with one sample."""
+    """The stored form of a `GenerationOutput` of a request with one sample."""
 
     token_ids: list[int]
     num_generated_tokens: int
@@ -193,13 +193,14 @@ _decode: Final = msgspec.msgpack.Decoder(list[_Output]).decode
 
 
 def pack_outputs(outputs: Iterable[GenerationOutput]) -> bytes:
-    """Returns outputs of a request's one sample in the format of `unpack_outputs`."""
+    """Returns the outputs of a request with one sample in the format that `unpack_outputs`
+    reads."""
     return zlib.compress(_encode([_kept(output) for output in outputs]), _LEVEL)
 
 
 def unpack_outputs(data: bytes) -> Sequence[GenerationOutput]:
-    """Returns the outputs, without measurements. Raises ValueError if the data are not packed
-    outputs."""
+    """Returns packed outputs, without their measurements. Raises ValueError if the data are
+    corrupt."""
     try:
         return [_to_output(output) for output in _decode(zlib.decompress(data))]
     except (zlib.error, msgspec.MsgspecError) as error:
@@ -235,25 +236,25 @@ def _to_output(kept: _Output) -> GenerationOutput:
 
 
 SHARED_INTERVAL: Final = 0.1
-"""Seconds between two writes of one response if a client waits for them."""
+"""Seconds between two writes of a response's events if clients wait for them."""
 _OWN_INTERVAL: Final = 1.0
-"""Seconds if they are read only after a crash: each write wears the disk."""
+"""Seconds between two writes of events that are only read after a crash, so that disk wear stays
+low."""
 _RETRY: Final = 1.0
-"""Seconds until a write that failed is tried again."""
+"""Seconds until a failed write is retried."""
 
 
 class EventWriter:
-    """Stores the events of one response. Events are added to the log, from which clients read, only
-    after they are stored. While the store is unavailable, events wait in memory.
+    """Stores the events of one response. Clients read events from the log, to which events are
+    added only after they are stored. While the store is unavailable, events wait in memory.
 
     Args:
-        log: the events that clients may get; events that it already has are stored.
-        keeps_outputs: whether to store the model's output too.
+        log: the events that clients may get; those that it has already are stored.
+        keeps_outputs: whether to store the model's output, too.
         ahead: the stored model output after the last event of the log.
 
     Attributes:
-        advanced: set once model output of this process is stored, or once nothing more will be
-            stored.
+        advanced: set once model output of this process is stored, or no more will be stored.
     """
 
     def __init__(
@@ -279,13 +280,14 @@ class EventWriter:
         self.advanced = asyncio.Event()
 
     def add_output(self, output: GenerationOutput) -> None:
-        """Queues an output of the model, before the events that report it."""
+        """Queues an output of the model. Must be called before `add` with the events that report
+        it."""
         if self._keeps_outputs:
             self._outputs.append(output)
             self._more.set()
 
     def add(self, frames: Sequence[bytes]) -> None:
-        """Adds events to the log."""
+        """Queues events, which are added to the log when they are stored."""
         self._unsent += frames
         if self._has_ended:
             self._log_unsent()
@@ -293,13 +295,14 @@ class EventWriter:
             self._more.set()
 
     def take_unsent(self) -> list[bytes]:
-        """Returns the events that are not in the log yet; the caller must store and log them."""
+        """Removes and returns the events that are not in the log yet; the caller must store and log
+        them."""
         unsent, self._unsent = self._unsent, []
         return unsent
 
     async def run(self, on_loss: Callable[[], None]) -> None:
-        """Stores events until cancelled, one write at a time, each with all events since the last
-        write. `on_loss` is called at the end, if this replica no longer owns the response."""
+        """Stores events until cancelled. Writes are consecutive, and each has all events since the
+        last one. Calls `on_loss` and ends if this replica no longer owns the response."""
         while True:
             await self._more.wait()
             self._more.clear()
@@ -326,8 +329,8 @@ class EventWriter:
             await asyncio.sleep(SHARED_INTERVAL if has_readers else _OWN_INTERVAL)
 
     async def flush(self) -> None:
-        """Stores the remaining events after `run` has ended. If that fails, no client has got the
-        unstored events."""
+        """Stores the remaining events after `run` has ended. If that fails, clients have not
+        received the unstored events."""
         try:
             while self._is_behind and await self._write():
                 pass
@@ -336,19 +339,19 @@ class EventWriter:
 
     @property
     def _has_unstored_output(self) -> bool:
-        """Whether there is model output that is not stored."""
+        """Returns whether some model output is not stored."""
         return self._num_outputs_kept < len(self._outputs)
 
     @property
     def _is_behind(self) -> bool:
-        """Whether there is anything to write."""
+        """Returns whether there is anything to write."""
         return (
             bool(self._unsent) or self._num_kept < self._log.num_events or self._has_unstored_output
         )
 
     async def _write(self) -> bool:
-        """Stores some events and all new model output, even if it makes no events yet, such as
-        within a tool call. Returns whether this replica still owns the response."""
+        """Stores some events and all new model output, even if the output has no events yet, such
+        as within a tool call. Returns whether this replica still owns the response."""
         log, outputs, has_output = self._log, list(self._outputs), self._has_unstored_output
         is_logged = self._num_kept < log.num_events
         frames = log.read(self._num_kept) if is_logged else list(self._unsent)
@@ -375,8 +378,8 @@ class EventWriter:
 async def replay(
     request: Request, log: EventLog, start: int, dialect: Dialect, *, headers: HeaderPairs = ()
 ) -> None:
-    """Streams a log as a stream. Returns once the log is closed and sent, or once it is cut.
-    `start` is the number of the first event to send."""
+    """Streams a log from event number `start` on. Returns when the log is closed and sent, or
+    cut."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
     stream = request.stream(headers=headers)

@@ -1,4 +1,4 @@
-"""The members of a response that repeat its request, and the options for its output."""
+"""Builds the members of a response that repeat its request, and the options for its output."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
     "function": ("name", "description", "parameters", "strict"),
     "custom": ("name", "description", "format"),
 }
-"""The members of a tool that responses repeat, by tool type."""
+"""The members of a tool that a response repeats, by tool type."""
 _KINDS: Final = (*_MEMBERS, *CLIENT_TOOLS, *COMPUTERS)
 
 
 def echoed_tools(tools: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Returns the tools in OpenAI's format. Ignored tools are left out."""
+    """Returns the tools in OpenAI's format, without ignored tools."""
     return [
         _namespace(tool) if tool["type"] == "namespace" else _tool(tool)
         for tool in tools
@@ -81,8 +81,8 @@ def _named(choice: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _MAX_STREAMED_LOGPROBS: Final = 512 * 1024
-"""The maximum bytes of log probabilities that an event at the end of a stream may repeat. There are
-four such events in one write, and what may lie unread of a stream is limited."""
+"""The maximum bytes of log probabilities that an event at the end of a stream may repeat. Four such
+events are written at once, and the unread bytes of a stream are limited."""
 
 
 def response_form(
@@ -92,8 +92,8 @@ def response_form(
     envelope: Envelope,
 ) -> ResponseForm:
     """Returns the constant members of a response: all that OpenAI's client and Open Responses
-    require, null if not set. Raises InvalidField if a member cannot be encoded as JSON. `params`
-    are the sampling parameters; None = not known until the model is loaded."""
+    require; null = not set. Raises InvalidField if a member cannot be encoded as JSON. `params` are
+    the sampling parameters; None = unknown until the model is loaded."""
     params = params or SamplingParams(**sampling_numbers(body, SamplingDefaults(), ""))
     conversation_id = fields.conversation_id
     members = {
@@ -136,7 +136,7 @@ def response_form(
 def output_form(
     job: ResponsesJob, fields: ResponseFields, new_id: NewId, new_call_id: Callable[[], str]
 ) -> OutputForm:
-    """Returns the options by which the output items of a response are built."""
+    """Returns the options for building the output items of a response."""
     body, report, tools = job.asked.body, job.report, job.chat.tools
     num_top = report.num_logprobs
     limits = [] if tools.is_parallel else [1]

@@ -1,4 +1,4 @@
-"""The items of the model's input: the items of a request, and earlier ones."""
+"""Reads the items of the model's input: those of a request, and earlier ones."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ from fastovms.state.state_store import StateStore
 from fastovms.state.store import EarlierItems, ResponseProgress, StoredItem
 
 _BYTES_PER_UNIT: Final = 32
-"""The number of bytes of items whose reading or writing costs one unit of work for `offload`."""
+"""The number of bytes of items whose reading or writing counts as one unit of work for
+`offload`."""
 _MAX_REFERENCES: Final = 256
-"""The number of references that are looked up at once, so that other operations of the store come
-in between."""
+"""The maximum references that are looked up at once, so that other store operations run in
+between."""
 _BYTES_PER_TOKEN: Final = 1024
 _MIN_BYTES: Final = 4 * 1024 * 1024
-"""The minimum limit on the bytes of earlier items that are read, for any size of context: more than
-fit, also if templates omit reasoning."""
+"""The minimum limit on the bytes of earlier items that are read, whatever the context length. It
+exceeds what fits, even for templates that omit reasoning."""
 _BYTES_OF_IMAGES: Final = 64 * 1024 * 1024
-"""The number of further bytes that are read if items contain images, which are long texts."""
+"""The further bytes of items that may be read if items contain images, which are long texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +52,10 @@ class History:
     """The model's whole input as items.
 
     Attributes:
-        items: all items of the model's input, oldest first.
-        input: the items of this request, the last ones.
-        size: the approximate size of all items in bytes.
-        past: the earlier items, as they are stored.
+        items: all items, oldest first.
+        input: the items of this request, which are the last of `items`.
+        size: the approximate bytes of all items.
+        past: the earlier items, as stored.
     """
 
     items: Sequence[Item]
@@ -64,7 +65,8 @@ class History:
 
 
 def item_cost(num_bytes: int) -> int:
-    """Returns the cost of reading or writing items of this many bytes: the work for `offload`."""
+    """Returns the work, in units for `offload`, of reading or writing `num_bytes` bytes of
+    items."""
     return num_bytes // _BYTES_PER_UNIT
 
 
@@ -77,9 +79,9 @@ async def read_history(
     dialect: Dialect,
     store: StateStore | None,
 ) -> History:
-    """Reads the items of a request and of the responses that it continues, with the texts of its
-    documents. Raises RequestError if the input is malformed, or a response, conversation or item
-    is unknown; StateFailed if the stored items cannot be read. `store` = None: responses are not
+    """Returns the items of a request and of the responses that it continues, with the texts of its
+    documents. Raises RequestError if the input is malformed, or a response, conversation or item is
+    unknown; StateFailed if stored items cannot be read. `store` is None if responses are not
     stored."""
     num_bytes, tenant = len(request.body), request.caller.tenant
     rules = ItemRules(dialect, item_id_factory(context.new_id, dialect))
@@ -120,13 +122,13 @@ async def reload_history(
     tenant: str,
     store: StateStore,
 ) -> History:
-    """Returns the history of a resumed request. Raises RequestError if the response or the
-    conversation no longer exists; StateFailed if the stored items cannot be read.
+    """Returns the history of a resumed request. Raises RequestError if the response or conversation
+    that it continues no longer exists; StateFailed if stored items cannot be read.
 
     Args:
         given: the request's own items.
-        stored_input: all items of the model's input when the request was queued; None if they were
-            not stored: the items before the request are then read in their present state.
+        stored_input: all items of the model's input when the request was queued; None = not stored:
+            the earlier items are read in their present state.
     """
     past: Sequence[StoredItem] = ()
     if stored_input is None and (
@@ -148,8 +150,8 @@ async def reload_history(
 def _check_count(
     given: str | Sequence[object] | None, fields: ResponseFields, model: ModelInfo
 ) -> None:
-    """Raises InvalidField for more items than any context holds. Each item becomes objects, which
-    slow down every run of the garbage collector."""
+    """Raises InvalidField if there are more items than any context holds. Each item becomes Python
+    objects, which slow down every run of the garbage collector."""
     if given is None or isinstance(given, str) or fields.truncates:
         return
     if len(given) > model.max_model_len:
@@ -177,13 +179,13 @@ async def _items_before(
 
 
 def _max_bytes(model: ModelInfo) -> int:
-    """Returns how many bytes of earlier items are read."""
+    """Returns the maximum bytes of earlier items to read."""
     images = _BYTES_OF_IMAGES if model.takes_images else 0
     return max(_MIN_BYTES, model.max_model_len * _BYTES_PER_TOKEN) + images
 
 
 def _newest(items: Sequence[StoredItem], max_bytes: int) -> EarlierItems:
-    """Returns the newest items that have at most `max_bytes` together."""
+    """Returns the newest items with at most `max_bytes` bytes together."""
     size = 0
     for number, item in enumerate(reversed(items)):
         size += len(item.body)
@@ -195,7 +197,7 @@ def _newest(items: Sequence[StoredItem], max_bytes: int) -> EarlierItems:
 def _earlier_items(
     found: EarlierItems, fields: ResponseFields, model: ModelInfo
 ) -> Sequence[StoredItem]:
-    """Returns the earlier items. Raises InvalidField if some are missing that must not be."""
+    """Returns the earlier items. Raises InvalidField if required items are missing."""
     if not found.is_whole and not fields.truncates:
         name = "conversation" if fields.previous_id is None else "previous_response_id"
         reason = f"the earlier items have more than {_max_bytes(model)} bytes"
@@ -214,7 +216,7 @@ def _check_chain(found: EarlierItems | None, previous_id: str) -> None:
 
 
 async def _resolved(items: Sequence[Item], tenant: str, store: StateStore | None) -> Sequence[Item]:
-    """Returns the items with references replaced by the stored items."""
+    """Returns the items, with references replaced by the stored items."""
     ids = [item["id"] for item in items if item["type"] == "item_reference"]
     if not ids:
         return items

@@ -1,4 +1,4 @@
-"""Input items of the Responses API, converted to messages of a chat."""
+"""Reads input items of the Responses API, and converts them to chat messages."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ IMAGE: Final = "input_image"
 
 
 class HostedCall(NamedTuple):
-    """The form in which the model sees calls of a hosted tool type.
+    """How calls of a hosted tool are shown to the model.
 
     Attributes:
-        prefix: the prefix of new ids.
-        function: the function name for the model; "" = the item's name.
-        arguments: the members with the arguments.
-        results: the members with the result; None = a separate item has it.
+        prefix: the prefix of new item ids.
+        function: the function name that the model sees; "" = the item's name.
+        arguments: the item's members with the arguments.
+        results: the item's members with the result; None = a separate item has the result.
     """
 
     prefix: str
@@ -61,11 +61,11 @@ class HostedCall(NamedTuple):
 
 
 class HostedOutput(NamedTuple):
-    """A type of item that answers a call.
+    """A type of item that has the result of a call.
 
     Attributes:
-        prefix: the prefix of new ids.
-        results: the members with the answer.
+        prefix: the prefix of new item ids.
+        results: the item's members with the result.
     """
 
     prefix: str
@@ -89,7 +89,7 @@ OUTPUTS: Final[Mapping[str, HostedOutput]] = {
     "tool_search_output": HostedOutput("tso", ("tools",)),
 }
 CONFIGURATION: Final = ("additional_tools", "configuration_update")
-"""Types of items that configure the answer and are not shown to the model."""
+"""Item types that configure the answer and are not shown to the model."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "compaction_trigger": "compact the conversation with POST /v1/responses/compact",
@@ -97,13 +97,13 @@ REFUSED: Final[Mapping[str, str]] = {
     "mcp_approval_response": "this server calls no MCP servers; leave the item out",
     "mcp_list_tools": "this server calls no MCP servers; leave the item out",
 }
-"""Unsupported types of items, with the alternative to suggest."""
+"""Unsupported item types, each with an alternative for the error message."""
 
 
 def as_functions(item: Item, shells: Mapping[str, Item] | None = None) -> Sequence[Item]:
-    """Returns the items that replace a hosted call in the model's input: a call of a function, its
-    output, both, or none. `shells` calls of a local shell by id, by which their outputs may name
-    them too."""
+    """Returns the items that replace a hosted tool's item in the model's input: a function call,
+    its output, both, or no item. `shells` has the calls of a local shell by id, because their
+    outputs may refer to them by item id."""
     kind = item["type"]
     if kind in CONFIGURATION:
         return ()
@@ -132,7 +132,7 @@ def _function_call(call_id: str | None, name: str, arguments: object) -> Item:
 
 
 def tool_names(tools: Iterable[Mapping[str, Any]], namespace: str | None = None) -> Iterator[str]:
-    """Yields the names by which a model calls tools; types without a name are skipped."""
+    """Yields the names by which a model calls tools; tools without a name are skipped."""
     for tool in tools:
         name = (tool.get(tool["type"]) or tool).get("name")
         if tool["type"] == "namespace":
@@ -154,7 +154,7 @@ def _answer(item: Item, members: Sequence[str], call_id: str | None) -> Item:
 
 
 def _image(item: Item, given: Mapping[str, Any]) -> Item | None:
-    """Returns the image that a tool has returned, as an item; None = no image."""
+    """Returns an image from a tool's result as an item; None = the result has no image."""
     match item["type"], given:
         case "computer_call_output", {"output": {**screenshot}}:
             return {"type": IMAGE, "image_url": screenshot.get("image_url")}
@@ -170,7 +170,7 @@ def _json(value: object) -> str:
 
 def model_input(items: Sequence[Item]) -> Sequence[Item]:
     """Returns the items for the prompt. The last automatic compaction replaces all items before it
-    by its summary and the messages that it keeps."""
+    by its summary and the messages that it kept."""
     for place in range(len(items) - 1, -1, -1):
         item = items[place]
         if item["type"] == "compaction" and (kept := kept_items(item["encrypted_content"])):
@@ -181,10 +181,11 @@ def model_input(items: Sequence[Item]) -> Sequence[Item]:
 def given_documents(
     items: list[Item], num_earlier: int, members: Sequence[str] = ("content", "output")
 ) -> Iterator[RequestDocument]:
-    """Yields the files of items. Each becomes a part with its text, in a copy of its item.
+    """Yields the files in items. A file whose text is set becomes a text part, in a copy of its
+    item.
 
     Args:
-        items: is changed.
+        items: updated in place.
         num_earlier: the number of items before the request's own input.
     """
     for position, item in enumerate(items):
@@ -215,15 +216,15 @@ def text_of(
     images: RequestImages | None = None,
     unseen: UnreadableParts | None = None,
 ) -> str:
-    """Returns the text of a content for the template. Raises InvalidField if the content has media
-    that the model cannot read, or too many images.
+    """Returns the text of a content for the chat template. Raises InvalidField if the content has
+    unsupported media, or too many images.
 
     Args:
         name: the content's field, for error messages.
-        images: collects the images, which are replaced by tags; None = the model does not support
+        images: receives the images, which are replaced by tags; None = the model does not support
             images.
-        unseen: collects media that the model cannot read, which are replaced by notes; None = such
-            media are refused.
+        unseen: receives unsupported media, which are replaced by notes; None = such media are
+            refused.
     """
     if isinstance(parts, str):
         return parts
@@ -246,14 +247,12 @@ def text_of(
 
 
 NewId = Callable[[str], str]
-"""Makes an id that begins with a prefix such as "msg"."""
+"""Returns a new id with a prefix such as "msg"."""
 
 
 class ItemRules(NamedTuple):
-    """The options for reading items.
-
-    Clients send back the items that they were given, often without ids, statuses or annotations.
-    """
+    """The options for reading items. Clients may send back items without ids, statuses or
+    annotations."""
 
     dialect: Dialect
     new_id: NewId
@@ -275,18 +274,19 @@ TEXT_PARTS: Final = {
     "summary_text": "text",
     "reasoning_text": "text",
 }
-"""Types of parts that are text, with the member that holds it."""
+"""The types of text parts, with the member that has the text."""
 
 _MAY_BE_NULL: Final = ("output_text", "refusal", "summary_text", "reasoning_text")
-"""Types of parts of models, which clients send back with an empty text as null."""
+"""The types of parts written by models; clients may send them back with null in place of an empty
+text."""
 
 _FILE_MEMBERS: Final = ("type", "detail", "file_data", "file_id", "file_url", "filename")
 
 
 def read_input(given: str | Sequence[Mapping[str, Any]] | None, rules: ItemRules) -> list[Item]:
-    """Reads the input of a request. Items of type `item_reference` are returned unresolved. Raises
-    InvalidField if the input is of a wrong type, an item is malformed or of an unsupported type, or
-    the input is empty and the dialect refuses that."""
+    """Returns the checked items of a request's input. Items of type `item_reference` are not
+    resolved. Raises InvalidField if the input has the wrong type, an item is malformed or of an
+    unsupported type, or the input is empty and the dialect forbids that."""
     if given is not None and not given and not rules.dialect.responses.takes_empty_input:
         raise InvalidField.about("input", "must not be empty")
     if given is None:
@@ -297,8 +297,8 @@ def read_input(given: str | Sequence[Mapping[str, Any]] | None, rules: ItemRules
 
 
 def read_items(given: Sequence[Mapping[str, Any]], name: str, rules: ItemRules) -> list[Item]:
-    """Reads a list of items. Raises InvalidField if an item is malformed or of an unsupported type.
-    `name` is the field, for error messages."""
+    """Returns a list of checked items. Raises InvalidField if an item is malformed or of an
+    unsupported type. `name` is the field, for error messages."""
     read: list[Item] = []
     open_calls: dict[str, None] = {}
     for position, item in enumerate(given):
@@ -317,8 +317,8 @@ _CALL_TYPES: Final = ("function_call", "custom_tool_call")
 
 
 def _lacks_call_id(item: object) -> bool:
-    """Returns whether an item is the output of a call that it does not name. After a single call it
-    can only belong to that one."""
+    """Returns whether an item is a call's output without `call_id`. If it follows a single call, it
+    is that call's output."""
     return (
         isinstance(item, dict)
         and item.get("type") in [f"{kind}_output" for kind in _CALL_TYPES]
@@ -337,8 +337,7 @@ def _item(item: Mapping[str, Any], place: str, rules: ItemRules) -> Item:
 
 
 def encoded(value: object, name: str) -> bytes:
-    """Returns the JSON of a value of the client. Raises InvalidField if the value cannot be
-    encoded."""
+    """Returns the JSON of a client's value. Raises InvalidField if the value cannot be encoded."""
     try:
         return orjson.dumps(value)
     except orjson.JSONEncodeError:
@@ -346,8 +345,8 @@ def encoded(value: object, name: str) -> bytes:
 
 
 def distinct(items: Sequence[Item], new_id: NewId, taken: Iterable[str] = ()) -> list[Item]:
-    """Returns the items with unique ids, so that lists can be paged. Some servers reuse item ids in
-    every response, and clients send such items together.
+    """Returns the items with unique ids, so that lists can be paged. Some servers use the same item
+    ids in every response, and clients send such items together.
 
     Args:
         taken: ids that are already used.
@@ -390,7 +389,7 @@ def _message(item: Mapping[str, Any], name: str, rules: ItemRules) -> Item:
 
 
 def _call(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str, member: str) -> Item:
-    """Reads a call. `member` is the member with the arguments or input."""
+    """Reads a tool call. `member` is the member with the arguments or the input."""
     call_id = item.get("call_id")
     if call_id is None:
         call_id = item.get("id")
@@ -457,7 +456,7 @@ def _item_reference(item: Mapping[str, Any], name: str, rules: ItemRules) -> Ite
 
 
 def _hosted(item: Mapping[str, Any], name: str, rules: ItemRules, *, kind: str) -> Item:
-    """Reads a call of a tool that is not a function, or the output of such a tool. Both are stored
+    """Reads the call, or the output, of a tool that is not a function. The item is stored
     unchanged, and shown to the model as a function call or its output."""
     read = {**item, "id": _id(item, name, kind, rules), "type": kind}
     call_id = item.get("call_id")
@@ -486,7 +485,7 @@ def _additional_tools(item: Mapping[str, Any], name: str, rules: ItemRules) -> I
 
 
 def _check_tools(item: Mapping[str, Any], name: str, rules: ItemRules) -> None:
-    """Checks the tools that an item adds to the request's."""
+    """Raises InvalidField if a tool in an item that adds tools is malformed."""
     tools, name = item.get("tools"), f"{name}.tools"
     tools = typed(tools, list, name)
     check_number_of_tools(tools, name)
@@ -516,7 +515,7 @@ def _configuration_update(item: Mapping[str, Any], name: str, rules: ItemRules) 
 
 
 class _Type(NamedTuple):
-    """The rule for reading items of one type.
+    """How items of one type are read.
 
     Attributes:
         prefix: the prefix of the items' ids.
@@ -544,7 +543,7 @@ _TYPES: Final[Mapping[str, _Type]] = {
     "configuration_update": _Type("cu", _configuration_update),
     **{kind: _Type(row.prefix, partial(_hosted, kind=kind)) for kind, row in _HOSTED.items()},
 }
-"""All types of items that are supported."""
+"""All supported item types."""
 
 
 def _content(
@@ -572,7 +571,7 @@ def _read_parts(parts: object, name: str, read: Callable[[object, str], Read]) -
 
 
 def _input_part(part: object, name: str, rules: ItemRules) -> dict[str, Any]:
-    """Reads a part of any type. Whether the model can read an image or a file is checked later."""
+    """Reads a part of any type. Whether the model supports its media is checked later."""
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(part, dict) or kind not in (*IMAGE_PARTS, FILE):
         return {"type": "input_text", "text": _part(part, name)[1]}
@@ -599,7 +598,7 @@ def _part(part: object, name: str) -> tuple[str, str]:
 
 
 def _word(value: object, name: str) -> str:
-    """Reads a name."""
+    """Returns a name. Raises InvalidField if its length is not allowed."""
     text = typed(value, str, name)
     if not 0 < len(text) <= MAX_ID:
         raise InvalidField.about(name, f"must have 1 to {MAX_ID} characters, not {len(text)}")
@@ -611,7 +610,7 @@ def _id_of(value: object, name: str) -> str:
 
 
 def _id(item: Mapping[str, Any], name: str, kind: str, rules: ItemRules) -> str:
-    """Returns the client's id of an item, or a new one."""
+    """Returns the client's id of an item, or else a new id."""
     given = item.get("id")
     return _id_of(given, f"{name}.id") if given else rules.new_id(_TYPES[kind].prefix)
 
@@ -628,16 +627,15 @@ def to_messages(
     num_earlier: int = 0,
     images: RequestImages | None = None,
 ) -> ChatMessages:
-    """Returns the messages of items: the text, reasoning and tool calls of one turn become one
-    message. Media that the model cannot read are replaced by a note, except in the user's last
-    message, where they are refused. Raises InvalidField if the user's last message has media that
-    the model cannot read, or there are too many images.
+    """Returns the items as chat messages: text, reasoning and tool calls of one turn become one
+    message. Unsupported media are replaced by a note, except in the user's last message, where they
+    are refused. Raises InvalidField for refused media, or if there are too many images.
 
     Args:
-        items: the checked items, without references.
-        instructions: the system text at the beginning.
+        items: checked items without references.
+        instructions: the system message at the beginning.
         num_earlier: the number of items before the request's own input.
-        images: collects the images; None = the model does not support images.
+        images: receives the images; None = the model does not support images.
     """
     unseen = UnreadableParts()
     messages: list[Message] = []
@@ -719,8 +717,8 @@ class _Turn:
 
 
 def _joined(messages: list[Message], message: Message) -> Message:
-    """Removes the user messages at the end of `messages` and returns them joined with `message`.
-    Many templates refuse consecutive user messages, which remain after a compaction."""
+    """Removes the user messages at the end of `messages`, and returns them joined with `message`.
+    Consecutive user messages, which a compaction may leave, are rejected by many templates."""
     texts = [message["content"]]
     while messages and messages[-1]["role"] == "user":
         texts.insert(0, messages.pop()["content"])

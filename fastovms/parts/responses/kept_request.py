@@ -1,4 +1,4 @@
-"""The stored data of a background request, from which another process can resume it."""
+"""The stored data of a background request, with which another process can resume the response."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from fastovms.parts.responses.run import ResponsePlan
 from fastovms.state.store import Resumption
 
 _FORM: Final = 1
-"""The version of what is written. Another one is not read."""
+"""The version of the stored format. Data of other versions are not read."""
 ANY_FILES: Final = "?"
-"""A placeholder for the fingerprint of a model whose files were not known when a response was
-queued: the model had generated nothing then."""
+"""A placeholder for the fingerprint of a model whose files were unknown when a response was queued,
+before the model had generated anything."""
 _SEED_BITS: Final = 32
-"""Bits of a seed, as many as every dialect takes."""
+"""The number of bits of a seed, which every dialect accepts."""
 
 
 class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that runs in the background without the parts that are stored with its response.
+    """A background request, without the parts that are stored with its response.
 
     Attributes:
         model: see `model_key`.
         dialect: the name of the dialect.
         body: the request's body without its input, with the sampling seed.
-        created: unix seconds.
+        created: a Unix time.
         id_key: the key of the item ids; see `numbered_ids`.
-        prompt_token_ids, prompt_text: the prompt. A second rendering might differ: templates may
-            contain the date. Empty until the model is loaded.
+        prompt_token_ids, prompt_text: the prompt, because rendering it again might differ:
+            templates may insert the date. Empty until the model is loaded.
         client: the address that shares the engine with others; "" = the response's key.
         priority: the priority set by the server; None = the body's.
-        items: all items of the model's input, until the prompt is stored. Items before the
-            request, and its documents, may change or be deleted in the meantime. None = an older
-            server, which did not store them, queued the request.
+        items: all items of the model's input, until the prompt is stored, since earlier items and
+            documents may change or be deleted in the meantime. None = queued by an older server,
+            which did not store the items.
     """
 
     form: int = _FORM
@@ -57,13 +57,13 @@ class StoredJob(msgspec.Struct, frozen=True, kw_only=True):
 def resumption_of(
     plan: ResponsePlan, model: str, *, prompt: Prompt | None = None, keeps_items: bool = False
 ) -> Resumption | None:
-    """Returns the data that another replica needs to resume a request; None if the request cannot
-    be encoded, for example because of integers over 64 bits.
+    """Returns the data for resuming a request; None = the request cannot be encoded, for example
+    because of integers over 64 bits.
 
     Args:
         model: see `model_key`.
-        prompt: None = not rendered yet.
-        keeps_items: whether to keep all items of the model's input, because the prompt is not
+        prompt: the rendered prompt; None = not rendered yet.
+        keeps_items: whether to store all items of the model's input, because the prompt is not
             rendered yet.
     """
     items = plan.history.items if keeps_items else None
@@ -86,8 +86,8 @@ def resumption_of(
 
 
 def prompt_resumption(plan: ResponsePlan, job: ResponsesJob) -> Resumption | None:
-    """Returns the data to resume a request whose prompt is rendered; None also for requests with
-    images, or with several samples."""
+    """Returns the data for resuming a request whose prompt is rendered; None = the request has
+    images or several samples, or cannot be encoded."""
     if job.candidates.num_samples > 1 or job.chat.images:
         return None
     info, [prompt] = job.asked.model.info, job.prompts
@@ -95,16 +95,16 @@ def prompt_resumption(plan: ResponsePlan, job: ResponsesJob) -> Resumption | Non
 
 
 def with_seed(body: ResponsesRequest) -> ResponsesRequest:
-    """Returns the request with a fixed sampling seed, so that a replica that resumes it draws the
-    same tokens."""
+    """Returns the request with a fixed sampling seed, so that a replica that resumes the response
+    draws the same tokens."""
     if body.seed is not None:
         return body
     return msgspec.structs.replace(body, seed=secrets.randbits(_SEED_BITS))
 
 
 def read_job(data: bytes) -> StoredJob:
-    """Decodes the job in the data of a resumption. Raises ValueError if another version of the
-    server has written it."""
+    """Returns the job in the stored data of a response. Raises ValueError if another version of the
+    server has written them."""
     try:
         job = msgspec.json.decode(data, type=StoredJob)
     except msgspec.MsgspecError as error:
@@ -115,5 +115,5 @@ def read_job(data: bytes) -> StoredJob:
 
 
 def model_key(fingerprint: str, name: str) -> str:
-    """Returns the identity of a model. Replicas with the same identity may resume its answers."""
+    """Returns the identity of a model. Replicas with the same identity can resume its responses."""
     return f"{fingerprint} {name}"

@@ -1,5 +1,4 @@
-"""Builds the answers of the Responses API: the response object, its output items and the events of
-a stream."""
+"""Builds the output of the Responses API: response objects, output items and stream events."""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ class ResponseStatus:
 
     Attributes:
         name: "queued", "in_progress", "completed", "incomplete", "failed" or "cancelled".
-        completed_at: unix seconds.
+        completed_at: a Unix time.
         error: code and message.
-        incomplete_reason: why the response is incomplete.
+        incomplete_reason: the reason why the response is incomplete.
     """
 
     name: str
@@ -47,7 +46,7 @@ class ResponseStatus:
 
     @property
     def is_answer(self) -> bool:
-        """Whether the status is a regular end, "completed" or "incomplete"."""
+        """Whether the status is "completed" or "incomplete"."""
         return self.name in ("completed", "incomplete")
 
     def members(self) -> dict[str, object]:
@@ -69,7 +68,7 @@ class ResponseForm:
 
     Attributes:
         members: the id, the creation time and the request's fields.
-        length_reason: the incomplete reason of an answer that reached its limit.
+        length_reason: the `incomplete_details` reason of an answer that has reached its limit.
     """
 
     members: Mapping[str, Any]
@@ -83,7 +82,7 @@ class ResponseForm:
         """Returns the response object.
 
         Args:
-            output: None = without output.
+            output: the items; None = leave them out.
         """
         body = {**self.members, **status.members()}
         if output is not None:
@@ -93,9 +92,9 @@ class ResponseForm:
     def ended(
         self, reason: FinishReason, usage: Usage, now: float, *, has_cut_call: bool
     ) -> ResponseStatus:
-        """Returns the status after the last token. A text that repeats itself, or an incomplete
-        tool call, for example one cut by a stop string, makes the response incomplete, because
-        agents run the calls of completed responses."""
+        """Returns the status after the last token. Repetitive text makes the response incomplete,
+        as does an incomplete tool call, such as one cut by a stop string, because agents run the
+        calls of completed responses."""
         if reason is FinishReason.LENGTH:
             return ResponseStatus("incomplete", usage=usage, incomplete_reason=self.length_reason)
         if has_cut_call or reason is FinishReason.REPETITION:
@@ -109,13 +108,13 @@ def failed(message: str, code: str = "server_error", usage: Usage | None = None)
 
 
 class WrittenTokens(CachedTokens, kw_only=True):
-    """Counts an input's tokens."""
+    """Token counts of an input by kind."""
 
     cache_write_tokens: int
 
 
 class ResponseUsage(AnswerSchema, kw_only=True):
-    """Counts the tokens of a response."""
+    """The token counts of a response."""
 
     input_tokens: int
     input_tokens_details: WrittenTokens
@@ -125,7 +124,8 @@ class ResponseUsage(AnswerSchema, kw_only=True):
 
 
 def usage_body(usage: Usage) -> dict[str, object]:
-    """Returns the `usage` member of a response: `ResponseUsage` as builtins."""
+    """Returns the `usage` member of a response: the members of a `ResponseUsage` as a
+    dictionary."""
     body: dict[str, object] = to_builtins(
         ResponseUsage(
             input_tokens=usage.prompt_tokens,
@@ -146,15 +146,16 @@ _TERMINAL_EVENTS: Final[Mapping[str, str]] = {
     "failed": "failed",
     "cancelled": "incomplete",
 }
-"""The last event by status. For a cancelled response OpenAI has none of its own."""
+"""The last event of a stream by status. OpenAI's API has no event of its own for cancelled
+responses."""
 
 
 class EventEncoder:
-    """Encodes events as frames and collects them.
+    """Encodes events as frames and collects the frames.
 
     Args:
         named: whether frames have `event:` lines.
-        first: number of the first event.
+        first: the number of the first event.
     """
 
     def __init__(self, *, named: bool, first: int = 0) -> None:
@@ -163,15 +164,15 @@ class EventEncoder:
         self._next_number = first
 
     def emit(self, kind: str, members: Mapping[str, object]) -> None:
-        """Adds an event. `kind` is the event's type without "response."."""
+        """Adds an event. `kind` is the event's type without the prefix "response."."""
         name = kind if kind == "error" else f"response.{kind}"
         event = {"type": name, "sequence_number": self._next_number, **members}
         self._next_number += 1
         self._frames.append(frame(orjson.dumps(event), name if self._named else ""))
 
     def skip(self, num_events: int) -> None:
-        """Drops the frames before this number; new frames are numbered from there on. Another
-        version of the server may have sent more events for the same output."""
+        """Drops the frames before number `num_events`, and numbers new frames from there on.
+        Another version of the server may have sent more events for the same output."""
         first = self._next_number - len(self._frames)
         del self._frames[: max(0, num_events - first)]
         self._next_number = max(self._next_number, num_events)
@@ -183,12 +184,12 @@ class EventEncoder:
 
 
 class ResponseRun:
-    """Follows one response: its output, its status, and the events that report both.
+    """The progress of one response: its output, its status, and the events that report both.
 
     Attributes:
         status: the current status.
-        output: the builder of its items.
-        dialect: the dialect of its events.
+        output: the builder of the output items.
+        dialect: the dialect of the events.
     """
 
     def __init__(
@@ -203,13 +204,13 @@ class ResponseRun:
         for_all: bool = False,
         prewarms: bool = False,
     ) -> None:
-        """
-        Args:
-            usage: returns the token usage so far.
-            makes_events: whether events are made.
-            prewarms: whether only the prompt is computed. The one token that this takes is dropped.
-            for_all: whether clients of either dialect may ask for the events, so that they have
-                `event:` lines.
+        """Args:
+        usage: returns the token usage so far.
+        makes_events: whether events are made.
+        prewarms: whether only the prompt is computed. The one token that this generates is
+            dropped.
+        for_all: whether clients of every dialect may read the events, which then have `event:`
+            lines.
         """
         self.form = form
         self.status = ResponseStatus("in_progress")
@@ -224,19 +225,19 @@ class ResponseRun:
         self.output = OutputBuilder(output_form, self._emit)
 
     def queue(self) -> None:
-        """Makes the first events of a response that must wait."""
+        """Makes the first events of a response that waits for its model."""
         self.status = ResponseStatus("queued")
         self._emit_state("created")
         self._emit_state("queued")
 
     def adopt(self, other: ResponseRun) -> None:
-        """Copies the data that is known once the model is loaded. `other` is a run of the same
+        """Copies the data that are known once the model is loaded from another run of the same
         response, which has made no events."""
         self.form, self._usage, self._output_form = other.form, other._usage, other._output_form
         self.output = OutputBuilder(self._output_form, self._emit)
 
     def start(self) -> None:
-        """Records that the response waits no longer, or never had to. Idempotent."""
+        """Records that the response no longer waits, or never had to. Idempotent."""
         if self._has_started:
             return
         self._has_started = True
@@ -247,7 +248,7 @@ class ResponseRun:
         self.output.begin()
 
     def push(self, delta: SampleDelta) -> None:
-        """Adds a delta of the model, and makes its events."""
+        """Adds a delta of the model, and makes the events for it."""
         if self._prewarms:
             self.output.begin()
             if delta.finish_reason is not None:
@@ -281,20 +282,19 @@ class ResponseRun:
         self.status = failed(message, kind)
 
     def end(self) -> None:
-        """Makes the last event, once the status is a terminal one."""
+        """Makes the last event. The status must be final."""
         self._emit_state(_TERMINAL_EVENTS[self.status.name])
 
     def note_not_kept(self) -> None:
-        """Records that storing the response has failed."""
+        """Records that the response could not be stored."""
         self.form = replace(self.form, members={**self.form.members, "store": False})
 
     def body(self) -> dict[str, object]:
-        """Returns the response as of now."""
+        """Returns the current response object."""
         return self.form.body(self.status, self.output.snapshot())
 
     def skip_events(self, num_events: int) -> None:
-        """Records that this number of events, from the first on, has been sent by another
-        process."""
+        """Records that another process has already sent the first `num_events` events."""
         self._events.skip(num_events)
 
     def take_events(self) -> list[bytes]:
@@ -322,10 +322,10 @@ def _emit_nothing(kind: str, members: Mapping[str, object]) -> None:
 
 
 Emit = Callable[[str, Mapping[str, object]], None]
-"""Receives an event: its type without "response.", and its other members."""
+"""Receives an event: its type without the prefix "response.", and its other members."""
 
 EncodeLogprobs = Callable[[Sequence[TextToken]], list[bytes]]
-"""Returns the JSON texts of log probabilities, one a token."""
+"""Returns the log probabilities of tokens as JSON texts, one per token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,17 +333,17 @@ class OutputForm:
     """The options for converting an answer to items.
 
     Attributes:
-        new_id, new_call_id: make the ids of items and of calls.
-        summarizes_reasoning: whether reasoning is written as a summary, as in OVMS, not as text.
-        seals_reasoning: whether reasoning is also given in `encrypted_content`.
+        new_id, new_call_id: return new ids of items and of calls.
+        summarizes_reasoning: whether reasoning is sent as a summary, as in OVMS; otherwise as text.
+        seals_reasoning: whether reasoning is also sent in `encrypted_content`.
         max_calls: further tool calls are left out; None = no limit.
-        target: maps the function name that the model wrote to the client's tool.
+        target: returns the client's tool for a function name written by the model.
         hides_content: whether an incomplete call at the end is left out.
-        aligner: finds the tokens of the text; None = token details are not reported.
+        aligner: finds the tokens of the text; None = log probabilities are not reported.
         encode_logprobs: encodes log probabilities.
-        max_logprobs_length: the maximum size in bytes of the log probabilities in events that
-            repeat a whole text; larger ones are left out.
-        first: an item before those of the answer.
+        max_logprobs_length: the maximum bytes of log probabilities in events that repeat a whole
+            text; larger ones are left out.
+        first: an item that precedes the items of the answer; None = no such item.
     """
 
     new_id: NewId
@@ -361,12 +361,12 @@ class OutputForm:
 
 @dataclass(frozen=True, slots=True)
 class _TextKind:
-    """The event and member names of an item with a single text part.
+    """The names of the events and members of an item with a single text part.
 
     Attributes:
-        member: the item's member that the part is in.
-        index: name of the part's index.
-        part_event, text_event: prefixes of the event names, followed by `.added`, `.delta` or
+        member: the item's member that has the part.
+        index: the name of the part's index.
+        part_event, text_event: the prefixes of event types, followed by `.added`, `.delta` or
             `.done`.
     """
 
@@ -410,10 +410,11 @@ _SUMMARY: Final = _TextKind(
 
 @dataclass(frozen=True, slots=True)
 class _CallKind:
-    """The names of a tool-call item.
+    """The names of the events and members of a tool call item.
 
     Attributes:
-        event: prefix of the events for arguments or input, followed by `.delta` or `.done`.
+        event: the prefix of the event types for arguments or input, followed by `.delta` or
+            `.done`.
     """
 
     prefix: str
@@ -428,12 +429,12 @@ _CUSTOM: Final = _CallKind("ctc", "custom_tool_call", "custom_tool_call_input")
 class OutputBuilder:
     """Builds the output of one response.
 
-    Items are built one at a time: the open one is ended before the next one is added, so that
-    events nest and `output_index` never decreases. A complete call stays open, too, until something
-    comes after it: if the answer is cut after the call, the call is the incomplete item.
+    Items are built one at a time: an open item is ended before the next one is added, so that
+    events nest and `output_index` never decreases. A complete call stays open until something
+    follows it: if the answer is cut after the call, the call is the incomplete item.
 
     Attributes:
-        items: the complete items.
+        items: the ended items.
         has_cut_call: whether the unfinished sample contains an incomplete tool call.
     """
 
@@ -447,7 +448,7 @@ class OutputBuilder:
         self.has_cut_call = False
 
     def begin(self) -> None:
-        """Adds the item that comes before the answer, once."""
+        """Adds the item that precedes the answer, once."""
         first = self._form.first
         if first is not None and not self._num_earlier:
             self._num_earlier = 1
@@ -461,7 +462,7 @@ class OutputBuilder:
         """Adds parsed pieces of the answer.
 
         Args:
-            text: the raw text that was parsed; it may come before its pieces.
+            text: the raw text that was parsed; it may arrive before its pieces.
             tokens: the tokens that begin in `text`, with offsets in characters.
         """
         self.begin()
@@ -496,8 +497,8 @@ class OutputBuilder:
                         self.has_cut_call = True
 
     def finish(self, status: str) -> None:
-        """Ends the answer. An empty answer gets an empty message. `status` is the status of the
-        open item."""
+        """Ends the answer with the given status of the open item. An empty answer gets an empty
+        message."""
         if self._is_empty:
             self._text(_MESSAGE)
         self.end_item(status, "final_answer" if status == "completed" else None)
@@ -507,7 +508,7 @@ class OutputBuilder:
         """Ends the open item.
 
         Args:
-            phase: what a message is: "commentary", if more of the answer follows, or
+            phase: the `phase` of a message: "commentary" if more of the answer follows, or
                 "final_answer"; None = unknown.
         """
         if self._open is not None:
@@ -516,7 +517,7 @@ class OutputBuilder:
                 self.items.append(item)
 
     def snapshot(self) -> list[Item]:
-        """Returns the items including the open one."""
+        """Returns all items, including the open one."""
         opened = None if self._open is None else self._open.snapshot("in_progress")
         return self.items + ([] if opened is None else [opened])
 
@@ -526,7 +527,7 @@ class OutputBuilder:
 
     def _say(self, text: str) -> None:
         if not self._is_empty and not isinstance(self._open, _OpenText):
-            text = text.lstrip()  # white space between a call and the text after it
+            text = text.lstrip()  # ignore white space between a call and the text after it
         if text:
             aligner = self._form.aligner
             tokens = [] if aligner is None else aligner.take(text)
@@ -643,8 +644,8 @@ class _OpenCall:
 
 
 class _OpenClientCall:
-    """A call of a tool with an item of its own. The item is known when all arguments are, and is
-    left out if they are malformed."""
+    """A call of a tool that has its own item type. The item is created when all arguments are
+    known, and left out if they are malformed."""
 
     def __init__(self, tool: ClientTool, index: int, form: OutputForm, emit: Emit) -> None:
         self._tool = tool
@@ -658,7 +659,7 @@ class _OpenClientCall:
         self._texts.append(text)
 
     def read(self) -> bool:
-        """Reads the arguments. Returns whether they follow the schema."""
+        """Parses the arguments. Returns whether they match the tool's schema."""
         members = self._tool.members("".join(self._texts))
         if members is not None:
             ids = {"id": self._form.new_id(self._tool.prefix), "type": self._tool.call}

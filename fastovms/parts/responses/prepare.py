@@ -1,4 +1,4 @@
-"""Reads the fields that only requests for responses have, and counts their prompts' tokens."""
+"""Reads the fields that only the Responses API has, and counts prompt tokens."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from fastovms.parts.responses.request import ResponseFields, ResponsesRequest
 
 ResponsesJob = ModelInput[ResponsesRequest]
 _USUAL_ANSWER_SHARE: Final = 8
-"""If older messages may be dropped, one part in this number of the context is kept free for an
-answer of no stated length."""
+"""If older messages may be dropped and the length of the answer is not given, 1 / this number of
+the context is reserved for the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponsesReader(RequestReader[ResponsesRequest]):
-    """Reads the fields that only requests for responses have.
+    """Reads the fields that only requests of the Responses API have.
 
     Attributes:
-        fields: their checked options.
+        fields: the checked options.
         history: the items of the model's input.
-        prompt: the prompt of a resumed request, without images; None = the history is rendered.
+        prompt: the prompt of a resumed request, without images; None = render the history.
     """
 
     fields: ResponseFields
@@ -57,13 +57,14 @@ class ResponsesReader(RequestReader[ResponsesRequest]):
                 name, f"must be at most the context length of {most} tokens, not {requested}"
             )
         default = None
-        if self.fields.background:  # no client may be connected that could stop it
+        if self.fields.background:  # no client may be connected to stop the generation
             limits = asked.config.max_background_tokens, asked.model.info.defaults.max_new_tokens
             default = min(filter(None, limits), default=None)
         return token_budget(asked, requested, default, may_reach_limit=True)
 
     def read(self, budget: TokenBudget) -> Chat:
-        """Returns the chat of the history, without the oldest items if the client allows that."""
+        """Returns the history as a chat, without the oldest items if the client allows dropping
+        them."""
         model, body, history = self.asked.model, self.asked.body, self.history
         tools = _tools(body, self.asked.dialect)
         options = template_options(
@@ -97,7 +98,7 @@ async def prepare_response(
     kept_prompt: Prompt | None = None,
 ) -> ResponsesJob:
     """Returns the model's input for a request; see `prepare`. `kept_prompt` is the prompt of a
-    resumed request, without images; None = the history is rendered."""
+    resumed request, without images; None = render the history."""
     if fields.response_format is not None:
         names = replace(asked.names, response_format="text.format", json_schema="text.format")
         asked = replace(asked, names=names, text_format=fields.response_format)
@@ -113,8 +114,7 @@ async def prepare_response(
 async def _prompt_of(
     asked: ClientRequest[ResponsesRequest], fields: ResponseFields, history: History
 ) -> tuple[Prompt, Sequence[ImageSource]]:
-    """Returns the prompt that a request would have, and its images. Raises RequestError if a field
-    is invalid."""
+    """Returns the prompt and the images of a request. Raises RequestError if a field is invalid."""
     reader = ResponsesReader(asked, fields, history)
     make = lambda: chat_prompt(asked, reader.read(TokenBudget(None, None)))  # noqa: E731
     return await asked.model.chat.rendered(asked.client, make, history.size)
@@ -123,7 +123,7 @@ async def _prompt_of(
 async def count_tokens(
     asked: ClientRequest[ResponsesRequest], fields: ResponseFields, history: History
 ) -> int:
-    """Counts the tokens of the prompt that `prepare` would make. Raises RequestError if a field is
+    """Returns the number of prompt tokens of a request. Raises RequestError if a field is
     invalid."""
     prompt, images = await _prompt_of(asked, fields, history)
     if images:
@@ -137,8 +137,8 @@ async def is_longer(
     history: History,
     num_tokens: int,
 ) -> bool:
-    """Returns whether the whole prompt of a request exceeds a number of tokens, not counting those
-    of images. Raises RequestError if a field is invalid."""
+    """Returns whether the whole prompt of a request has more than `num_tokens` tokens, not counting
+    those of images. Raises RequestError if a field is invalid."""
     try:
         prompt, _ = await _prompt_of(asked, replace(fields, truncates=False), history)
     except InvalidField as error:
@@ -149,13 +149,13 @@ async def is_longer(
 
 
 def names_of(body: ResponsesRequest) -> FieldNames:
-    """Returns the names of a response request's fields without `text.format`."""
+    """Returns the client's names of a request's fields, without `text.format`."""
     return FieldNames("input", "max_output_tokens", "top_logprobs")
 
 
 def ranked(caller: Caller, fields: ResponseFields) -> Caller:
-    """Returns the sender of a response with the lowest priority if the response may wait for
-    hours, unless the server has set another priority."""
+    """Returns the caller with the lowest priority if the response may wait for hours, unless the
+    server has set another priority."""
     waits = fields.may_wait and caller.priority is None
     return replace(caller, priority=LOWEST_PRIORITY) if waits else caller
 
@@ -174,9 +174,8 @@ def _tools(body: ResponsesRequest, dialect: Dialect) -> ToolUse:
 
 
 def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:
-    """Returns the maximum number of prompt tokens if older messages may be dropped. If the answer's
-    length may be cut, it reserves at most half of the context, because agents often request a very
-    large limit."""
+    """Returns the maximum number of prompt tokens if older messages may be dropped. At most half of
+    the context is reserved for the answer, because agents often request a very high limit."""
     context = model.info.max_model_len
     if budget.max_tokens is not None and not budget.may_be_cut:
         return context - budget.max_tokens
@@ -186,7 +185,7 @@ def _longest_prompt(model: ServedModel, budget: TokenBudget) -> int:
 
 
 def _is_unfinished(items: Sequence[Item]) -> bool:
-    """Returns whether the last item is an incomplete message of the model, which it must
-    continue."""
+    """Returns whether the last item is an incomplete message of the model, which the answer
+    continues."""
     last = items[-1] if items else {}
     return last.get("role") == "assistant" and last.get("status") in ("in_progress", "incomplete")

@@ -1,4 +1,4 @@
-"""Requests of the Responses API: their struct and their fields."""
+"""The request bodies of the Responses API, and their options."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ _TOOLS: Final = Members(
 
 
 class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
-    """The body of `POST /responses` and, for the fields of the prompt, of `POST
-    /responses/input_tokens`."""
+    """The body of `POST /responses` and of `POST /responses/input_tokens`, which uses only the
+    fields of the prompt."""
 
     MEMBERS: ClassVar[Members] = Members(
         {
@@ -121,11 +121,11 @@ class ResponsesRequest(GenerationFields, frozen=True, kw_only=True):
 
 
 class CreateMessage(ResponsesRequest, frozen=True, kw_only=True):
-    """A `response.create` message of a WebSocket connection.
+    """A `response.create` message on a WebSocket connection.
 
     Attributes:
-        stream_id: is repeated in each event of the response.
-        generate: False = the prompt is computed, and nothing is generated.
+        stream_id: repeated in each event of the response.
+        generate: False = only the prompt is computed.
     """
 
     type: str | None = None
@@ -183,21 +183,22 @@ _MAX_IDENTIFIER: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ResponseFields:
-    """The options of a response.
+    """The checked options of a response.
 
     Attributes:
         store: whether the response can be retrieved later.
-        truncates: whether the oldest items are dropped if they do not fit into the context.
-        text: `text` as echoed in the response.
-        response_format: the format of the answer, as in chats; None = any text.
-        reasoning: `reasoning` as echoed in the response.
-        logprobs: the number of log probabilities reported for each token of the text; None = none.
-        seals_reasoning: whether reasoning is written as `encrypted_content` too.
-        reports_metrics: whether the response reports its duration, whatever the server's setting.
+        truncates: whether the oldest items are dropped if they exceed the context.
+        text: `text` as repeated in the response.
+        response_format: the format of the answer, as in chats; None = free text.
+        reasoning: `reasoning` as repeated in the response.
+        logprobs: the number of alternatives reported for each token; None = no log probabilities.
+        seals_reasoning: whether reasoning is also sent in `encrypted_content`.
+        reports_metrics: whether the response reports its durations, regardless of the server's
+            setting.
         caching: the request's options for the prefix cache.
-        may_wait: whether everything else goes before a response in the background.
-        compact_threshold: tokens of a prompt beyond which the history is compacted; 0 = three
-            quarters of the context, None = never.
+        may_wait: whether a background response has the lowest priority.
+        compact_threshold: the prompt tokens above which the history is compacted; 0 = three
+            quarters of the context; None = never.
     """
 
     store: bool
@@ -219,8 +220,8 @@ class ResponseFields:
 
 
 def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> ResponseFields:
-    """Reads the options of a response. Raises InvalidField if a field is out of range, or fields
-    contradict each other. `keeps` says whether the server stores responses."""
+    """Returns the options of a response. Raises InvalidField if a field is out of range, or fields
+    contradict each other. `keeps` is whether the server stores responses."""
     _check_supported(body, dialect)
     previous_id = body.previous_response_id
     if previous_id is not None and body.conversation is not None:
@@ -260,7 +261,8 @@ def read_fields(body: ResponsesRequest, dialect: Dialect, *, keeps: bool) -> Res
 
 
 def _may_wait(body: ResponsesRequest) -> bool:
-    """Reads `background_options`. Returns whether the response has hours to be finished."""
+    """Returns whether `background_options` allow hours for the response. Raises InvalidField if
+    they are invalid."""
     given, name = body.background_options or {}, "background_options.completion_window"
     optional(given.get("continuation_id"), str, "background_options.continuation_id")
     window = _choice(given.get("completion_window"), name, _WINDOWS, _WINDOWS[0])
@@ -274,7 +276,8 @@ def _may_wait(body: ResponsesRequest) -> bool:
 
 
 def _compact_threshold(given: Sequence[Mapping[str, Any]] | None) -> int | None:
-    """Reads `context_management`. Returns as `ResponseFields.compact_threshold` is described."""
+    """Returns the threshold in `context_management`, as described at
+    `ResponseFields.compact_threshold`. Raises InvalidField if an entry is invalid."""
     thresholds = []
     for position, entry in enumerate(given or ()):
         place = f"context_management[{position}]"
@@ -287,8 +290,8 @@ def _compact_threshold(given: Sequence[Mapping[str, Any]] | None) -> int | None:
 
 
 def with_configuration(body: ResponsesRequest, items: Sequence[Item]) -> ResponsesRequest:
-    """Returns the request with the tools and settings that items of its history add. The last value
-    of a setting counts."""
+    """Returns the request with the tools and settings of configuration items in its history. The
+    last value of a setting applies."""
     tools, reasoning, text = [*(body.tools or ())], body.reasoning or {}, body.text or {}
     changed: dict[str, Any] = {}
     for item in items:
@@ -361,7 +364,8 @@ def _reasoning_options(given: Mapping[str, Any] | None, dialect: Dialect) -> dic
 def _text_options(
     body: ResponsesRequest, dialect: Dialect
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Returns `text` as echoed in the response, and its format in Chat Completions form."""
+    """Returns `text` as repeated in the response, and the answer's format in Chat Completions'
+    form."""
     given = body.text or {}
     echoed: dict[str, Any] = {"format": {"type": "text"}}
     if given.get("verbosity") is not None:
@@ -389,7 +393,7 @@ def _text_options(
 
 
 def _flat(response_format: Mapping[str, Any]) -> dict[str, Any]:
-    """Converts a format from Chat Completions form to the form of `text.format`."""
+    """Converts a format from Chat Completions' form to that of `text.format`."""
     members = response_format.get("json_schema")
     if not isinstance(members, dict):
         return dict(response_format)

@@ -1,4 +1,4 @@
-"""Resumes responses that another process left unfinished, under leases."""
+"""Resumes responses that another process left unfinished, using leases."""
 
 from __future__ import annotations
 
@@ -65,15 +65,14 @@ logger = logging.getLogger(__name__)
 _DIALECTS: Final = {dialect.name: dialect for dialect in DIALECTS}
 
 _EARLIER: Final = 1
-"""The priority that a resumed request gets above its equals: it arrived before all requests that
-wait now."""
+"""The priority bonus of a resumed request over equal requests, because it arrived before them."""
 
 _HEARD_AT_ONCE: Final = 64
 """The number of outputs that are restored before other tasks run."""
 
 
 class NotResumable(FastovmsError):
-    """The response cannot be resumed by any replica. The message is the reason."""
+    """Raised if no replica can resume the response; the message is the reason."""
 
 
 class RunRestorer:
@@ -84,17 +83,17 @@ class RunRestorer:
         self._store = store
 
     def models(self) -> list[str]:
-        """Returns the identities of the models whose responses this server can resume, loaded or
-        not."""
+        """Returns the identities of the models whose responses this server can resume, whether the
+        models are loaded or not."""
         known = self._context.models.named
         identified = [model_key(one.fingerprint, one.name) for one in known if one.is_identified]
         return [*identified, *(model_key(ANY_FILES, one.name) for one in known)]
 
     @asynccontextmanager
     async def held(self, key: str) -> AsyncIterator[ServedModel]:
-        """Holds a model in memory during an `async with` statement, and loads it first if needed.
-        Raises NotResumable if the model is no longer served; BackendError if the model cannot be
-        loaded now. For `key` see `model_key`."""
+        """Holds a model in memory while the context is open, after loading it if needed. Raises
+        NotResumable if the model is no longer served; BackendError if it cannot be loaded now. For
+        `key` see `model_key`."""
         name = key.partition(" ")[2]
         models = self._context.models
         known = models.get(name)
@@ -186,7 +185,7 @@ class RunRestorer:
 
     async def end(self, key: ResponseKey, status: ResponseStatus) -> None:
         """Stores a response as failed or cancelled, with its events so far, if this replica still
-        owns it. Raises StateFailed, TooLarge if the response cannot be stored."""
+        owns it. Raises StateFailed or TooLarge if it cannot be stored."""
         cut = await self._store.run(Operations.begin_attempt, *key)
         if cut is None:
             return
@@ -218,8 +217,8 @@ def _extend(log: EventLog, cut: InterruptedResponse) -> None:
 
 
 def _dialect_of(cut: InterruptedResponse) -> Dialect:
-    """Returns the dialect of an interrupted request, even if the rest of the request cannot be
-    read."""
+    """Returns the dialect of an interrupted request, even if the rest of the request is
+    unreadable."""
     try:
         return _DIALECTS[read_job(cut.job).dialect]
     except (ValueError, KeyError):
@@ -227,29 +226,29 @@ def _dialect_of(cut: InterruptedResponse) -> Dialect:
 
 
 MAX_ATTEMPTS: Final = 3
-"""The maximum number of attempts to resume a response without new output, since the response may
-crash the process each time."""
+"""The maximum number of attempts to resume a response without new output, since the response may be
+what crashes the process."""
 
 _RETRY: Final = 1.0
-"""Seconds after which a response is queued again if all places were taken."""
+"""Seconds until a response is queued again if its model's queue was full."""
 
 _CANCELLED: Final = "cancelled"
-"""The queue of responses to cancel. Identities of models are never a single word."""
+"""The name of the queue of responses to cancel; a model's identity never equals it."""
 
 _by_attempts = attrgetter("num_attempts")
 
 
 class Resumer:
-    """Resumes responses that this replica owns and that do not run.
+    """Resumes responses that this replica owns but does not run.
 
-    Each model has a queue of responses, which are started one at a time: the next one starts once
+    Each model has a queue of responses, which are resumed one at a time: the next one starts once
     the previous one has stored new output. If the process crashes before that, only the started
     response loses an attempt, because it may have caused the crash. Responses with failed attempts
     move to the end of the queue.
 
-    Responses to cancel have a separate queue, which needs no model. `tenants` returns whose
-    responses are resumed; None = the responses of all tenants. Responses of other tenants, for
-    example of a removed key, are held until they are cancelled.
+    Responses to cancel have a separate queue, which needs no model. `tenants` returns the tenants
+    whose responses are resumed; None = all. Responses of other tenants, for example of a removed
+    key, are kept until they are cancelled.
     """
 
     def __init__(
@@ -268,7 +267,7 @@ class Resumer:
 
     @property
     def room(self) -> int:
-        """The number of further responses that this replica may take over."""
+        """The number of further responses that this replica can take over."""
         return max(0, self._runs.room - sum(map(len, self._lines.values())))
 
     def tenants(self) -> Collection[str] | None:
@@ -280,7 +279,7 @@ class Resumer:
         return self._restorer.models()
 
     def add(self, responses: Iterable[OwnedResponse]) -> None:
-        """Queues responses for resumption, unless they are already queued."""
+        """Queues responses for resumption, except those already queued."""
         for response in sorted(responses, key=_by_attempts):
             key, model = response.key, response.model
             if response.cancel_requested:
@@ -295,7 +294,7 @@ class Resumer:
                 self._tasks[model] = asyncio.ensure_future(self._run(model))
 
     async def close(self) -> None:
-        """Stops: no further response is resumed."""
+        """Stops resuming responses."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -324,7 +323,7 @@ class Resumer:
             del self._lines[model], self._tasks[model]
 
     async def _resume(self, key: ResponseKey, model: str) -> None:
-        """Resumes a response and returns once that has succeeded, or has failed for good. Raises
+        """Resumes a response, and returns once that has succeeded or failed permanently. Raises
         BackendError if the model cannot resume any response now; TooLarge if the failed response
         cannot be stored."""
         if model == _CANCELLED:
@@ -342,7 +341,7 @@ class Resumer:
             await self._restorer.end(key, failed(str(error)))
 
     async def _try(self, key: ResponseKey, model: ServedModel) -> None:
-        """Counts an attempt and starts it. Also raises as `RunRestorer.restored` does."""
+        """Records an attempt and starts it. Also raises as `RunRestorer.restored` does."""
         cut = await self._store.run(Operations.begin_attempt, *key)
         if cut is None:
             await self._store.run(Operations.give_up, [key])
@@ -359,7 +358,7 @@ class Resumer:
         await run.advanced()
 
     async def _start(self, run: BackgroundRun) -> None:
-        """Starts a run as soon as its model's queue has a free place."""
+        """Starts a run as soon as its model's queue has room."""
         while True:
             try:
                 self._runs.go_on(run)
@@ -369,22 +368,24 @@ class Resumer:
 
 
 _INTERVAL: Final = 1.0
-"""Seconds between two renewals: a lease of some seconds outlasts a few that fail."""
+"""Seconds between two renewals of leases. Leases last several seconds, so that a few renewals may
+fail."""
 
 _ALONE_INTERVAL: Final = 30.0
 """Seconds between searches for interrupted responses if no other replica uses the store."""
 
 _MOST_LISTED: Final = 10_000
-"""The number of responses that are listed for operators."""
+"""The maximum number of responses that are listed for operators."""
 
 _LEASE_PATIENCE: Final = 600.0
-"""Seconds that replicas have to take over a response, before it counts as interrupted: all that can
-may be busy, or be about to start."""
+"""Seconds within which a replica must take over a response before it counts as interrupted: all
+replicas that can resume it may be busy or still starting."""
 
 
 async def cancel_anywhere(state: ResponsesState, tenant: str, id: str) -> None:
-    """Cancels a response, on any replica, and returns when it has stopped. It is then stored as
-    cancelled or with its result, or no replica resumes it. Raises as `BackgroundRuns.kept` does."""
+    """Cancels a response on whichever replica runs it, and returns when it has stopped. It is then
+    stored as cancelled or with its result, or no replica resumes it. Raises as
+    `BackgroundRuns.kept` does."""
     with state.store.watch_response(tenant, id) as watch:
         while True:
             run = state.runs.find(tenant, id)
@@ -397,7 +398,7 @@ async def cancel_anywhere(state: ResponsesState, tenant: str, id: str) -> None:
 
 
 async def response_work(state: ResponsesState) -> list[WorkItem]:
-    """Returns the background responses of all tenants, on whichever replica."""
+    """Returns the background responses of all tenants, on any replica."""
 
     def work(key: ResponseKey, model: str, status: str, created_at: int | None) -> WorkItem:
         cancel = partial(cancel_anywhere, state, *key)
@@ -412,12 +413,12 @@ async def response_work(state: ResponsesState) -> list[WorkItem]:
 
 
 class LeaseKeeper:
-    """Renews the leases of this replica every second, if replicas share the store. Otherwise looks
-    for interrupted responses from time to time.
+    """Renews the leases of this replica every second if replicas share the store. Otherwise
+    searches periodically for interrupted responses.
 
     Args:
-        resumer: resumes interrupted responses of all replicas; None = not on this replica.
-        clock: monotonic seconds.
+        resumer: resumes interrupted responses of all replicas; None = this replica resumes none.
+        clock: returns monotonic seconds.
     """
 
     def __init__(
@@ -446,7 +447,7 @@ class LeaseKeeper:
 
     async def close(self) -> None:
         """Stops, and releases the leases of this replica, so that other replicas need not wait for
-        the leases to expire."""
+        them to expire."""
         if self._task is None:
             return
         self._task.cancel()
@@ -466,7 +467,7 @@ class LeaseKeeper:
             )
 
     async def renew(self, lease: float) -> None:
-        """Renews the leases once and handles the changes that the store reports. Does not raise: a
+        """Renews the leases once, and handles the changes that the store reports. Does not raise: a
         failed renewal is retried."""
         expected = self._runs.leased()
         try:
@@ -510,8 +511,9 @@ class LeaseKeeper:
             await self._store.run(Operations.give_up, [response.key for response in orphans])
 
     async def _resume_periodically(self, resumer: Resumer) -> None:
-        """From time to time resumes responses that are stored as running but do not run: after a
-        start, and after a full disk is writable again. Waiting responses may be cancelled."""
+        """Periodically resumes responses that are stored as running but do not run: after a start,
+        and when a full disk has become writable again. Also cancels those whose clients asked for
+        it."""
         with self._store.watch_cancels() as watch:
             while True:
                 try:
@@ -522,7 +524,7 @@ class LeaseKeeper:
                 await watch.changed(_ALONE_INTERVAL)
 
     async def _fail_interrupted(self) -> None:
-        """Marks the responses that were cut off before the start as failed."""
+        """Marks responses that were interrupted before the start as failed."""
         try:
             await self._store.run(Operations.interrupt_expired, 0.0)
         except StateFailed as error:
@@ -538,8 +540,8 @@ class LeaseKeeper:
                 await watch.changed(_INTERVAL)
 
     def _seconds_available(self, lease: float) -> float:
-        """Records a renewal. Returns the seconds for which the store has been available: a lease
-        that expired during an outage does not show that its replica has ended."""
+        """Records a renewal, and returns the seconds for which the store has been available. A
+        lease that expired during an outage does not prove that its replica has ended."""
         now = self._clock()
         if self._renewed_at is None or now - self._renewed_at > lease / 2:
             self._steady_since = now

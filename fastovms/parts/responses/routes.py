@@ -29,7 +29,7 @@ from fastovms.parts.responses.socket import websocket_handler
 
 
 def endpoints(context: ApiContext, state: ResponsesState | None) -> Iterator[Route]:
-    """Yields the routes of responses and conversations. `state` = None: nothing is stored."""
+    """Yields the routes of responses and conversations. `state` is None if nothing is stored."""
     responses = Responses(context, state)
     stored = StoredResponses(state)
     conversations = ConversationHandlers(context, state)

@@ -1,4 +1,4 @@
-"""The way of a response from its request to its end, and the responses whose clients wait."""
+"""The execution of a response from its request to its end, and responses whose clients wait."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class ResponsePlan:
     """A checked request for a response. Its model may not be loaded yet.
 
     Attributes:
-        caller: the sender, with the priority that the server has set.
+        caller: the sender, with the priority set by the server.
         client: the key or address that shares the engine with others.
-        id_key: the key of the ids of items; see `numbered_ids`. "" = they are random.
-        first: the item that the output begins with, before the model's items; None = no such item.
+        id_key: the key of the item ids (see `numbered_ids`); "" = the ids are random.
+        first: an item that precedes the model's items in the output; None = no such item.
     """
 
     body: ResponsesRequest
@@ -60,12 +60,12 @@ class ResponsePlan:
 
 
 class ResponseGeneration(NamedTuple):
-    """The run of a request for a response, with either its `generation`, or `begin` if the model
-    must be loaded first.
+    """The run of a request, with its `generation`; or with `begin` if the model must be loaded
+    first.
 
     Attributes:
         run: receives the deltas.
-        resumption: the data that replicas need to resume the response; None = not resumable.
+        resumption: the data for resuming the response on another replica; None = not resumable.
         job: None = the model must be loaded first.
     """
 
@@ -77,8 +77,8 @@ class ResponseGeneration(NamedTuple):
 
 
 Begin = Callable[[ExitStack], Awaitable[ResponseGeneration]]
-"""Waits for the model. Returns a generation, whose context is entered on the stack, and a run that
-has made no events."""
+"""Waits for the model, and returns a generation whose context is entered on the stack, with a run
+that has made no events."""
 
 
 def answering(
@@ -100,8 +100,8 @@ def new_run(
     job: ResponsesJob | None = None,
     usage: Callable[[], Usage] = lambda: Usage(0, 0, 0),
 ) -> ResponseRun:
-    """Returns the run of a request. Raises InvalidField if a field cannot be encoded. `job` = None:
-    the model is not loaded yet, and `ResponseRun.adopt` completes the run."""
+    """Returns the run of a request. Raises InvalidField if a field cannot be encoded. `job` is None
+    if the model is not loaded yet; `ResponseRun.adopt` then completes the run."""
     fields, dialect, params = plan.fields, plan.envelope.dialect, None
     new_id = numbered_ids(plan.id_key) if plan.id_key else context.new_id
     new_item_id = item_id_factory(new_id, dialect)
@@ -122,7 +122,8 @@ def new_run(
 
 
 class Run(ABC):
-    """One response: it waits for its model, is generated, and is stored."""
+    """The execution of one response: waits for the model, generates the output, and stores the
+    response."""
 
     def __init__(self, plan: ResponsePlan, answering: ResponseGeneration) -> None:
         self._plan = plan
@@ -132,11 +133,12 @@ class Run(ABC):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the generation has ended and only the response must be stored."""
+        """Whether the generation has ended, so that the response only has to be stored."""
         return self._run.status.is_final
 
     async def _generate(self, stack: ExitStack) -> None:
-        """Returns when the text is generated, or the response has ended in another way.
+        """Generates the output. Returns when it is complete, or the response has ended for another
+        reason.
 
         Args:
             stack: exits the context of the generation at the end.
@@ -150,12 +152,12 @@ class Run(ABC):
 
     @abstractmethod
     async def _submitted(self, stack: ExitStack) -> TextGeneration | None:
-        """Returns the generation once it is submitted; None if the response has ended before."""
+        """Returns the submitted generation; None = the response has ended before."""
 
     @abstractmethod
     def _end_by(self, error: BaseException) -> None:
-        """Marks the response as failed where it is streamed or in the background; otherwise raises
-        the error."""
+        """Marks a streamed or background response as failed; raises the error for other
+        responses."""
 
 
 class ForegroundRun(Run):
@@ -179,8 +181,9 @@ class ForegroundRun(Run):
 
     async def _keep(self) -> None:
         """Stores the response. If that fails, the client still gets the answer, which reports that
-        it is not stored. The WebSocket connection of a response that is not stored keeps it for the
-        next one. Raises InvalidField if another replica has stored a response with the same id."""
+        it is not stored. A response that is not to be stored is kept by its WebSocket connection
+        for the next request. Raises InvalidField if another replica has stored a response with this
+        id."""
         run, turn, fields, past = (
             self._run,
             self._turn,
@@ -226,11 +229,11 @@ class ForegroundRun(Run):
 
 
 class WholeRun(ForegroundRun):
-    """A response in the foreground whose client waits for the whole of it."""
+    """A foreground response that is sent as a whole."""
 
     async def answer(self, job: ResponsesJob) -> bytes:
-        """Returns the response as JSON. Also raises RequestError, BackendError if the response
-        failed."""
+        """Returns the response as JSON. Raises RequestError or BackendError if the response
+        fails."""
         with ExitStack() as stack:
             await self._generate(stack)
             cost = format_cost(self._deltas, job.report, job.asked.model.info)
@@ -255,12 +258,12 @@ class WholeRun(ForegroundRun):
 
 
 class StreamedRun(ForegroundRun):
-    """A response in the foreground whose client gets each event as it is made. Implements
-    `answer.DeltaFrames`.
+    """A foreground response that is streamed event by event. Implements `answer.DeltaFrames`.
 
     Args:
         stream: not started, unless comments were sent.
-        max_pending_chars: characters of text to buffer for a client that does not read.
+        max_pending_chars: the maximum characters of text that are buffered for a client that does
+            not read.
     """
 
     def __init__(
@@ -280,8 +283,8 @@ class StreamedRun(ForegroundRun):
         self._rest = b""
 
     async def answer(self) -> None:
-        """Streams the response to its end. Raises RequestError, BackendError if the response failed
-        before the stream began."""
+        """Streams the response to its end. Raises RequestError or BackendError if the response
+        fails before the stream begins."""
         with ExitStack() as stack:
             try:
                 await self._generate(stack)
@@ -318,7 +321,8 @@ class StreamedRun(ForegroundRun):
             self._sender.send(delta)
 
     def _end_by(self, error: BaseException) -> None:
-        """Ends a response that has failed, or that its client has cancelled over a WebSocket."""
+        """Ends a response that has failed, or that its client has cancelled on a WebSocket
+        connection."""
         if isinstance(error, ClientTooSlow) or not self._stream.started:
             raise error
         is_cancelled = self._turn is not None and self._turn.is_cancelled
@@ -334,7 +338,7 @@ class StreamedRun(ForegroundRun):
             self._run.cancel()
 
     def _take_rest(self) -> None:
-        """Makes the events of the deltas that were not sent."""
+        """Makes the events of the deltas that have not been sent."""
         self._rest += self._sender.rest(self._last)
         self._last = None
 
@@ -350,5 +354,5 @@ class StreamedRun(ForegroundRun):
 
 
 async def stored_input(history: History) -> Sequence[StoredItem]:
-    """Returns the items of a request in the form in which they are stored."""
+    """Returns the items of a request in their stored form."""
     return await offload.run(lambda: to_items(history.input), item_cost(history.size))

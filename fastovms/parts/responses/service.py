@@ -1,4 +1,4 @@
-"""The Responses API of one server, from its start to its end."""
+"""The Responses API of one server, from its start to its shutdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fastovms.server_config import StateConfig
 from fastovms.state.state_store import StateStore
 
 _LAST_WRITES: Final = 5.0
-"""Seconds in which responses in the background, which have ended by then, must have been kept."""
+"""The maximum seconds, at shutdown, to store background responses that have ended."""
 
 
 class ResponsesService(RunningPart):
@@ -24,7 +24,7 @@ class ResponsesService(RunningPart):
 
     Args:
         store: None = responses are not stored.
-        tenants: returns those whose responses are resumed; None = all.
+        tenants: returns the tenants whose responses are resumed; None = all.
     """
 
     def __init__(

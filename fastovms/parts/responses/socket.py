@@ -1,9 +1,9 @@
 """The Responses API over WebSocket: `GET /responses` with an upgrade.
 
-A `response.create` message has the body of `POST /responses`, and is answered by that handler, with
-the same limits and errors: each event of its stream is a message. Responses of one connection run
-one after the other. The last one that was not stored can be continued by `previous_response_id` as
-long as the connection is open (OpenAI's WebSocket mode, openai-python 3.57).
+A `response.create` message has the body of `POST /responses` and is answered by that endpoint's
+handler, with the same limits and errors; each event of its stream is a message. Responses on one
+connection run one after another. While the connection is open, its last response that was not
+stored can be continued with `previous_response_id` (OpenAI's WebSocket mode, openai-python 3.57).
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from fastovms.state.store import StoredItem
 logger = logging.getLogger(__name__)
 
 _MAX_PENDING: Final = 16
-"""`response.create` messages that may wait for the running response."""
+"""The maximum number of `response.create` messages that wait for the running response."""
 
 _ITEM_BYTES: Final = 256
-"""Bytes of memory that an item takes besides its JSON."""
+"""The bytes of memory that an item takes besides its JSON."""
 
 _CREATE: Final = "response.create"
 _CANCEL: Final = "response.cancel"
 
 
 class _Outline(msgspec.Struct):
-    """The members of a message that decide what becomes of it, of any type."""
+    """The members of a message that determine how it is handled, of any type."""
 
     type: Any = None
     stream_id: Any = None
@@ -50,7 +50,7 @@ class _Outline(msgspec.Struct):
 
 
 class _EventStream:
-    """Implements `http.messages.Stream`: sends each event as a message, with the `stream_id` of the
+    """Implements `http.messages.Stream`: sends each event as a message, with the `stream_id` of its
     turn."""
 
     def __init__(self, socket: WebSocket, turn: Turn) -> None:
@@ -77,7 +77,7 @@ class _EventStream:
         self._socket.on_writable = callback
 
     def set_headers(self, headers: HeaderPairs) -> None:
-        """A message has no headers."""
+        """Does nothing, because a message has no headers."""
 
     def send(self, data: bytes) -> None:
         self.started = True
@@ -98,16 +98,15 @@ class _EventStream:
         self.end()
 
     def end(self) -> None:
-        """Takes no further events. Idempotent."""
+        """Ignores all further events. Idempotent."""
         self.closed = True
         self.on_writable = None
 
 
 class UnstoredResponse:
-    """The last response of a connection that is not stored, for the next one to continue.
-
-    It takes memory of request bodies: what the client would have to send otherwise.
-    """
+    """The last response on a connection that is not stored, which the next request may continue.
+    Its memory counts as memory of request bodies, because the client would otherwise send the items
+    again."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
@@ -116,21 +115,25 @@ class UnstoredResponse:
         self._size = 0
 
     def find(self, id: str | None) -> Sequence[StoredItem] | None:
-        """Returns the items of the response and of those that it continues; None = it is another
-        one."""
+        """Returns the items of the response with this id and of those that it continues; None =
+        another response, or none, is kept."""
         return self._items if id and id == self._id else None
 
     def keep(self, id: str, items: Sequence[StoredItem]) -> None:
-        """Keeps a response instead of the one before, unless it is too large."""
+        """Replaces the kept response, unless the new one is too large."""
         self.clear()
         size = sum(len(item.body) + _ITEM_BYTES for item in items)
         if size > self._socket.config.largest_body or not self._socket.take(size):
-            logger.warning("response %s cannot be continued: its %d bytes are too many", id, size)
+            logger.warning(
+                "response %s cannot be continued: its %d bytes exceed the limit",
+                id,
+                size,
+            )
             return
         self._id, self._items, self._size = id, items, size
 
     def clear(self) -> None:
-        """Drops the response and gives its memory back."""
+        """Drops the response and releases its memory."""
         self._socket.give_back(self._size)
         self._id, self._items, self._size = "", (), 0
 
@@ -139,12 +142,12 @@ class Turn:
     """One `response.create` message, as the handler of `POST /responses` sees it.
 
     Attributes:
-        message: its bytes, whose memory is given back at the end of the turn.
-        stream_id: the id that each of its events repeats; None = not given, or not known yet.
-        unstored: the response that it may continue, and in whose place its own is kept.
-        response_id: the id of its response; None = not known yet.
-        may_be_cancelled: whether its response has not ended.
-        is_cancelled: whether the client has cancelled it.
+        message: the message's bytes, whose memory is released at the end of the turn.
+        stream_id: the id that each event repeats; None = not given, or not known yet.
+        unstored: the kept response that this turn may continue and will replace.
+        response_id: the id of the turn's response; None = not known yet.
+        may_be_cancelled: whether the response has not ended.
+        is_cancelled: whether the client has cancelled the response.
     """
 
     def __init__(
@@ -177,13 +180,13 @@ class Turn:
 
 
 def _check_type(kind: object) -> None:
-    """Raises InvalidField for the type of a message that is not known."""
+    """Raises InvalidField if a message has an unknown type."""
     if kind not in (_CREATE, _CANCEL):
         raise wrong("type", f"{_CREATE} or {_CANCEL}", kind)
 
 
 class _Session:
-    """One connection. `create` answers `POST /responses`."""
+    """One WebSocket connection. `create` is the handler of `POST /responses`."""
 
     def __init__(
         self, socket: WebSocket, request: Request, create: Handler, bodies: BodyReader
@@ -252,7 +255,8 @@ class _Session:
         self._socket.close(RESTART, "the connection has reached its maximum age")
 
     async def _end(self) -> None:
-        """Ends the connection that the client has closed, or that the server's drain ends."""
+        """Ends a connection that the client has closed, or that is closed at the server's
+        shutdown."""
         if self._socket.is_open:
             if self._running is not None:
                 await self._running
@@ -262,8 +266,8 @@ class _Session:
     # Messages
 
     def _take(self, message: bytes | mmap) -> None:
-        """Carries out a cancellation, and queues other messages, to be read when their turn has
-        come. A large one is not looked at before that."""
+        """Handles a cancellation at once, and queues other messages until their turn. A large
+        message is not parsed before its turn."""
         outline = _Outline()
         try:
             if len(message) < LARGE:
@@ -289,7 +293,7 @@ class _Session:
             self._pending.append(turn)
 
     def _cancel(self, message: bytes | mmap, outline: _Outline) -> None:
-        """Cancels the running response; its last event says so."""
+        """Cancels the running response; its last event reports that."""
         given, turn = outline.response_id, self._turn
         if (
             self._running is None
@@ -312,7 +316,7 @@ class _Session:
         status: int = 400,
         param: str | None = None,
     ) -> None:
-        """Refuses a message without a turn."""
+        """Sends an error for a message that does not get a turn."""
         self._socket.give_back(len(message))
         self._send_error(status, _error(status, reason, param=param), _stream_id(outline))
 
@@ -361,7 +365,8 @@ class _Session:
             socket.report(Exchange(request, status, num_bytes, duration, is_complete))
 
     async def _stream_id_of(self, turn: Turn, request: Request) -> str | None:
-        """Returns the `stream_id` of a turn that has failed, perhaps before it was known."""
+        """Returns the `stream_id` of a turn that has failed, perhaps before its message was
+        parsed."""
         if turn.stream_id is None and len(turn.message) >= LARGE:
             with suppress(Exception):
                 return _stream_id(await self._bodies.read(request, _Outline))
@@ -391,13 +396,13 @@ class _Session:
 
 
 async def _awaited(outcome: Any) -> Response | None:
-    """Returns the answer of a handler, which may be a coroutine."""
+    """Returns the result of a handler, after awaiting it if it is a coroutine."""
     found: Response | None = await outcome if asyncio.iscoroutine(outcome) else outcome
     return found
 
 
 def _stream_id(outline: _Outline) -> str | None:
-    """Returns the `stream_id` of a message, if it is valid."""
+    """Returns the `stream_id` of a message; None = not given, or invalid."""
     given = outline.stream_id
     return given if isinstance(given, str) and len(given) <= MAX_ID else None
 
@@ -414,7 +419,7 @@ def _error(
 
 
 def _error_of(response: Response) -> Mapping[str, Any]:
-    """Returns the error object of an answer, in OpenAI's format in every dialect."""
+    """Returns the error object of an error response, in OpenAI's format for every dialect."""
     found = orjson.loads(response.body).get("error")
     return found if isinstance(found, dict) else _error(response.status, str(found))
 

@@ -1,4 +1,4 @@
-"""Stored responses: their records, and what their requests ask for."""
+"""Converts responses to and from their stored records."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ITEM_DONE: Final = b"response.output_item.done"
 
 
 def to_items(items: Iterable[Item]) -> list[StoredItem]:
-    """Returns the items as they are stored, each with its id."""
+    """Returns the items in their stored form, each with its id."""
     return [StoredItem(item["id"], orjson.dumps(item)) for item in items]
 
 
@@ -48,7 +48,7 @@ def to_record(
     progress: ResponseProgress = ResponseProgress.FINISHED,
     events: bytes | None = None,
 ) -> StoredResponse:
-    """Returns the record of a response as it is stored."""
+    """Returns the record under which a response is stored."""
     return StoredResponse(
         form.id,
         orjson.dumps(form.body(status, None)),
@@ -61,8 +61,8 @@ def to_record(
 
 
 def from_record(found: FoundResponse) -> bytes:
-    """Returns the response object, as JSON. A response that is stored as running but runs nowhere
-    is returned as failed."""
+    """Returns the response object as JSON. A response that is stored as running but runs on no
+    replica is returned as failed."""
     body = found.body
     unfinished = _UNFINISHED.get(found.progress)
     if unfinished is not None:
@@ -72,8 +72,8 @@ def from_record(found: FoundResponse) -> bytes:
 
 
 def running_body(found: FoundResponse, log: EventLog) -> bytes:
-    """Returns the response object of a response that another replica runs, as JSON, as
-    reconstructed from its known events: its status and its complete items."""
+    """Returns the response object, as JSON, of a response that another replica runs: its status and
+    complete items are reconstructed from its events."""
     has_begun = any(name == _IN_PROGRESS for name, _ in log.events())
     status = "in_progress" if has_begun else "queued"
     body = orjson.loads(found.body)
@@ -81,7 +81,7 @@ def running_body(found: FoundResponse, log: EventLog) -> bytes:
 
 
 def done_items(log: EventLog) -> list[Item]:
-    """Returns the complete items in the events of a log."""
+    """Returns the complete items that the events of a log contain."""
     return [orjson.loads(event)["item"] for name, event in log.events() if name == _ITEM_DONE]
 
 
@@ -89,12 +89,12 @@ T = TypeVar("T")
 
 
 def not_found(what: str, id: str, *, param: str | None = None, code: str | None = None) -> NotFound:
-    """Returns the error about an unknown id."""
+    """Returns the error for an unknown id."""
     return NotFound(f"{what} with id '{id[:200]}' not found.", param=param, code=code)
 
 
 def previous_not_found(id: str) -> NotFound:
-    """Returns the error about a response that is to be continued but is not stored."""
+    """Returns the error for an unknown `previous_response_id`."""
     return not_found(
         "Previous response",
         id,
@@ -104,20 +104,20 @@ def previous_not_found(id: str) -> NotFound:
 
 
 def id_is_taken(id: str) -> InvalidField:
-    """Returns the error of a request whose id belongs to an existing response."""
+    """Returns the error for a request whose id belongs to an existing response."""
     return InvalidField(f"request_id: there is a response with the id '{id}'", param="request_id")
 
 
 def found(result: T | None, what: str, id: str) -> T:
-    """Returns the value that was found. Raises NotFound if nothing was."""
+    """Returns `result`. Raises NotFound if it is None."""
     if result is None:
         raise not_found(what, id)
     return result
 
 
 class Query(UrlQuery):
-    """The query parameters of a request for a response. Raises RequestError if there are too many,
-    or `include` has an unknown value."""
+    """The query parameters of a request for a response. Raises RequestError if there are too many
+    parameters, or `include` has an unknown value."""
 
     def __init__(self, request: Request) -> None:
         super().__init__(request)
@@ -125,7 +125,7 @@ class Query(UrlQuery):
 
 
 def list_body(page: ItemPage) -> bytes:
-    """Returns the body of the answer."""
+    """Returns the JSON body of a list page."""
     ids = [item.id for item in page.items]
     return msgspec.json.encode(
         ListPage(

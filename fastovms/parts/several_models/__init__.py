@@ -1,1 +1,1 @@
-"""Several models: which of them are loaded, how they are loaded and unloaded."""
+"""Loads and unloads several models on demand."""

@@ -1,4 +1,4 @@
-"""The models that are served: requests wait for a model that loads, and idle models are
+"""The pool of served models: requests wait for a model to be loaded, and idle models are
 unloaded."""
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ KeepAlive = str | int | float | None
 
 
 class UnloadOutcome(NamedTuple):
-    """Whether a request unloads its model.
+    """Whether a request causes its model to be unloaded.
 
     Attributes:
-        is_wanted: whether the client asks for it.
+        is_wanted: whether the client requests it.
         happens: whether the model is unloaded once it is idle.
-        warnings: the reasons why it is not unloaded although the client asks for it.
+        warnings: the reasons why the model stays loaded despite the client's request.
     """
 
     is_wanted: bool
@@ -61,8 +61,9 @@ class UnloadOutcome(NamedTuple):
 def unload_outcome(
     keep_alive: KeepAlive, request: Request, model: KnownModel, models: ServedModels
 ) -> Iterator[UnloadOutcome]:
-    """Sets how long a model stays loaded after a request, if models are loaded on demand and the
-    client is an operator. Raises InvalidField if `keep_alive` is not a duration."""
+    """While the context is open, applies `keep_alive`: a model that is loaded on demand is unloaded
+    after the request if an operator asks for it. Yields the outcome. Raises InvalidField if
+    `keep_alive` is not a duration."""
     is_wanted, holder = unloads(keep_alive), models.holder
     if not is_wanted:
         yield UnloadOutcome(False, False, ())
@@ -85,8 +86,8 @@ def _warnings(model: KnownModel, reason: str) -> Sequence[str]:
 
 
 def unloads(keep_alive: KeepAlive) -> bool:
-    """Returns whether the model is to be unloaded at once: for a duration of zero, given as a
-    number of seconds or in Go's notation, such as "0s". Raises InvalidField if the value is not a
+    """Returns whether the duration is zero, which unloads the model at once. The duration is a
+    number of seconds, or in Go's notation such as "0s". Raises InvalidField if it is not a
     duration."""
     if not isinstance(keep_alive, str):
         return keep_alive == 0
@@ -102,12 +103,12 @@ def unloads(keep_alive: KeepAlive) -> bool:
 
 
 class ModelWaiters:
-    """The requests that wait for models. Each waits for a future, which is done once the model is
-    held for it. Belongs to the event loop.
+    """The requests that wait for models. Each request has a future that is done once the model is
+    acquired for it. For use on the event loop.
 
     Args:
-        residency: is notified of the requests that wait.
-        clock: seconds, from a monotonic clock.
+        residency: receives the number of waiting requests.
+        clock: returns monotonic seconds.
     """
 
     def __init__(self, residency: Residency, clock: Callable[[], float]) -> None:
@@ -122,11 +123,11 @@ class ModelWaiters:
 
     @property
     def names(self) -> list[str]:
-        """The models that a request waits for."""
+        """Returns the names of the models that requests wait for."""
         return [name for name, waiting in self._waiting.items() if waiting]
 
     def add(self, name: str, *, is_order: bool = False) -> asyncio.Future[None]:
-        """Adds a waiting request and returns its future. `is_order` says whether the model must be
+        """Adds a waiting request and returns its future. `is_order` is whether the model must be
         loaded with its current configuration."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[name].append(waiting)
@@ -137,7 +138,7 @@ class ModelWaiters:
         return waiting
 
     def remove(self, name: str, waiting: asyncio.Future[None]) -> bool:
-        """Removes a waiting request, and returns whether it was still waiting."""
+        """Removes a waiting request. Returns whether it was still waiting."""
         if waiting not in self._waiting[name]:
             return False
         self._waiting[name].remove(waiting)
@@ -145,8 +146,8 @@ class ModelWaiters:
         return True
 
     def hand_over(self, name: str) -> None:
-        """Marks the model as used by each waiting request, so that it cannot be unloaded before
-        those requests have used it."""
+        """Acquires the model for each waiting request, so that it is not unloaded before they use
+        it."""
         for waiting in self._waiting.pop(name, ()):
             self._residency.stop_waiting(name)
             if not waiting.done():
@@ -154,11 +155,11 @@ class ModelWaiters:
                 waiting.set_result(None)
 
     def refuse(self, name: str, error: BackendUnavailable) -> None:
-        """Ends every wait for a model with an error."""
+        """Ends all waits for a model with an error."""
         self._refuse(name, self._waiting.pop(name, []), error)
 
     def refuse_orders(self, name: str, error: BackendUnavailable) -> None:
-        """Ends the orders with an error; requests wait on."""
+        """Ends the waits added with `is_order` with an error; other requests continue to wait."""
         waiting = self._waiting.pop(name, [])
         self._waiting[name] = [future for future in waiting if future not in self._orders]
         self._refuse(name, [future for future in waiting if future in self._orders], error)
@@ -173,16 +174,16 @@ class ModelWaiters:
 
 
 _LATER: Final = 0.001
-"""Seconds that a timer is late, so that it is not early by a rounding."""
+"""Seconds added to a timer, so that rounding does not make it fire too early."""
 
 
 class ModelPlan(NamedTuple):
     """A model that may be loaded.
 
     Attributes:
-        known: the description known before loading.
+        known: the description that is available before loading.
         size: the approximate memory in bytes.
-        file_size: the size of its weight files in bytes.
+        file_size: the size of the weight files in bytes.
     """
 
     config: ModelConfig
@@ -192,11 +193,11 @@ class ModelPlan(NamedTuple):
 
 
 class ModelChanges(NamedTuple):
-    """The outcome of applying another list of models.
+    """The result of applying a new list of models.
 
     Attributes:
         is_any: whether anything has changed.
-        loads: futures that are done when each model to load is loaded, or has failed to.
+        loads: a future for each model that is to be loaded, done when that has succeeded or failed.
     """
 
     is_any: bool
@@ -204,21 +205,21 @@ class ModelChanges(NamedTuple):
 
 
 class ModelLoader(Protocol):
-    """Loads models and frees their memory. Its methods may block; call them in threads."""
+    """Loads models and frees their memory."""
 
     async def load(self, config: ModelConfig, num_loaded: int) -> ServedModels:
         """Loads one model and returns it. Raises ConfigurationError if it cannot be loaded.
-        `num_loaded` says how many models are loaded already."""
+        `num_loaded` is the number of models that are loaded already."""
 
     async def reclaim(self) -> None:
-        """Returns the freed memory of an unloaded model to the operating system."""
+        """Returns the freed memory of unloaded models to the operating system."""
 
 
 class ModelPool:
-    """Loads and unloads models on demand. Implements `ModelHolder`; belongs to the event loop.
+    """Loads and unloads models on demand. Implements `ModelHolder`; for use on the event loop.
 
     Attributes:
-        num_loads, num_unloads, num_failures: counts so far, by the model's name.
+        num_loads, num_unloads, num_failures: counts by the model's name.
     """
 
     def __init__(
@@ -231,11 +232,10 @@ class ModelPool:
         wait_timeout: float,
         occupied: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        """
-        Args:
-            occupied: returns a context that is open while a request waits for its model.
-            models: the models in memory; the pool updates it.
-            wait_timeout: the seconds that a request may wait for its model.
+        """Args:
+        models: the models in memory; updated by the pool.
+        wait_timeout: the maximum seconds that a request waits for its model.
+        occupied: returns a context that is open while a request waits for its model.
         """
         self._models = models
         self._residency = residency
@@ -261,7 +261,7 @@ class ModelPool:
     # State
 
     def start(self, plans: Sequence[ModelPlan]) -> None:
-        """Sets the models that may be loaded; some may be in memory already."""
+        """Sets the models that may be loaded, of which some may be in memory already."""
         for plan in plans:
             self._adopt(plan, is_loaded=plan.known.served is not None)
         self._notify()
@@ -272,8 +272,8 @@ class ModelPool:
         self._advance()
 
     def apply(self, plans: Sequence[ModelPlan]) -> ModelChanges:
-        """Replaces the list of models: adds, changes and removes. Models in use are unloaded when
-        their last request has ended."""
+        """Replaces the list of models. Removed and changed models are unloaded when their last
+        request has ended."""
         given = {plan.known.name: plan for plan in plans}
         removed = [name for name in self._configs if name not in given]
         added = [plan for name, plan in given.items() if name not in self._configs]
@@ -307,7 +307,7 @@ class ModelPool:
 
     @property
     def configs(self) -> Mapping[str, ModelConfig]:
-        """The models that requests may name."""
+        """The configurations of the models that requests may name, by name."""
         return self._configs
 
     @property
@@ -315,7 +315,7 @@ class ModelPool:
         return self._residency.loads_on_demand
 
     def num_waiting(self) -> dict[str, int]:
-        """Returns the number of waiting requests of each model."""
+        """Returns the number of waiting requests by model."""
         return {model.name: model.num_waiting for model in self._residency}
 
     # Requests
@@ -358,7 +358,7 @@ class ModelPool:
         return partial(self._release, name)
 
     def _places_of(self, name: str) -> Shares:
-        """Returns the places of those that wait for a model, by the limit that it has now."""
+        """Returns the shares of the places in a model's waiting queue, with the current limit."""
         limit = self._configs[name].engine.max_num_queued_requests
         places = self._places.get(name)
         if places is None or places.free != limit:
@@ -366,13 +366,14 @@ class ModelPool:
         return places
 
     def _wait(self, name: str, *, is_order: bool = False) -> asyncio.Future[None]:
-        """Returns the callback that runs once the model is in use for the waiting request."""
+        """Adds a waiting request and returns its future, which is done once the model is
+        acquired."""
         waiting = self._waiters.add(name, is_order=is_order)
         self._advance()
         return waiting
 
     def _give_up(self, name: str, waiting: asyncio.Future[None]) -> None:
-        """Ends the wait of a client that has disconnected, or whose time is over."""
+        """Ends the wait of a request whose client has disconnected or whose time is over."""
         if self._waiters.remove(name, waiting):
             self._advance()
         elif not waiting.cancelled() and waiting.exception() is None:
@@ -394,7 +395,7 @@ class ModelPool:
         (await self.acquire(name))()
 
     def seconds_to_unload(self, name: str) -> float | None:
-        """Returns the seconds that a model stays loaded without requests; None = without limit."""
+        """Returns the seconds that a model stays loaded without requests; None = unlimited."""
         return self._residency.seconds_to_unload(name, self._clock())
 
     def is_permanent(self, name: str) -> bool:
@@ -402,13 +403,13 @@ class ModelPool:
         return self._residency.is_permanent(name)
 
     def dismiss(self, name: str) -> None:
-        """Unloads a model when its last request has ended; returns at once."""
+        """Schedules a model to be unloaded when its last request has ended; returns at once."""
         self._residency.request_unload(name)
         self._advance()
 
     async def unload(self, name: str) -> None:
         """Unloads a model and returns when its memory is freed. Raises BackendUnavailable if
-        requests still run on it; it is unloaded when they have ended."""
+        requests still use the model; it is then unloaded when they have ended."""
         self.dismiss(name)
         if self._residency[name].uses_no_memory:
             return
@@ -423,7 +424,7 @@ class ModelPool:
             ) from None
 
     def _queue_load(self, name: str) -> asyncio.Future[None]:
-        """Queues the load of a model without a request for it. Returns the future of the load."""
+        """Queues the load of a model without a request for it, and returns its future."""
 
         def end(waiting: asyncio.Future[None]) -> None:
             if not waiting.cancelled() and waiting.exception() is None:
@@ -436,7 +437,7 @@ class ModelPool:
     # Moves
 
     def _advance(self) -> None:
-        """Begins the next load or unload, if there is one, or sets the timer for the next one."""
+        """Begins the next load or unload; if there is none, sets the timer for the next one."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -495,9 +496,9 @@ class ModelPool:
             self._waiters.hand_over(name)
 
     def _note_failure(self, plan: ModelPlan) -> None:
-        """Queues a load after a failed one: of the current settings if they have changed during the
-        load, or of the last loaded settings if these differ. In other cases refuses the waiting
-        requests."""
+        """Handles a failed load: queues another one if the configuration has changed during the
+        load, or with the last successful configuration if that differs. Otherwise ends the waits
+        with the error."""
         name = plan.known.name
         # The configuration has changed since: try the new one.
         if self._configs[name] != plan.config:
@@ -543,7 +544,7 @@ class ModelPool:
             self._loaded[name] = plan
 
     def _change(self, plan: ModelPlan) -> None:
-        """Changes the configuration of a model for its next load."""
+        """Sets the configuration of a model for its next load."""
         known = self._known[plan.known.name]
         self._describe(known, plan)
         self._residency.change(known.name, plan.size, plan.config.residency)
@@ -554,7 +555,7 @@ class ModelPool:
         self._configs[known.name] = plan.config
 
     def _notify(self) -> None:
-        """Publishes the models and their states, and notifies those that wait for an unload."""
+        """Publishes the models and their states, and wakes those that wait for an unload."""
         for name in list(self._known):
             if name in self._residency:
                 self._known[name].state = self._residency[name].state
@@ -583,8 +584,8 @@ class ModelPool:
 
 
 async def _warm_up(model: AnyServed) -> None:
-    """Starts a model's backend and returns once it is ready for requests. Closes the backend if
-    that fails. Raises EngineFailed if the model cannot compute anything."""
+    """Starts a model's backend and waits until it is ready for requests. Closes the backend if that
+    fails. Raises EngineFailed if the model cannot compute."""
     model.backend.start()
     try:
         await model.backend.warmed_up()
@@ -611,7 +612,7 @@ _NUM_UNLOADS: Final = Series("counter", "model_unloads", "Models unloaded")
 
 
 class ModelCollector(Collector):
-    """Exports the state of each model, by its name."""
+    """Exports the state of each model as a metric."""
 
     def __init__(self, models: ServedModels, pool: ModelPool) -> None:
         self._models = models

@@ -1,5 +1,5 @@
-"""Decides which models are in memory: which one is loaded next, and which one is unloaded for it.
-Loads no model itself, and has no clock."""
+"""Decides which model is loaded next, and which one is unloaded to make room. This module loads no
+models and has no clock of its own."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fastovms.api.served import ModelState
 from fastovms.server_config import NO_GROUP, ModelResidency, ResidencyConfig
 
 _PATIENCE: Final = 5.0
-"""Seconds that a request waits for a model to become idle. Then one that is in use is chosen to
-leave: it takes no further requests until the one that waits has had its turn."""
+"""Seconds that a request waits for another model to become idle. Then a model in use is chosen to
+be unloaded: it accepts no further requests until the waiting one has been served."""
 
 _FIRST_RETRY: Final = 2.0
 _LAST_RETRY: Final = 300.0
-"""Seconds from a load that has failed to the next one: they double from the first to the last."""
+"""The maximum seconds between a failed load and the next attempt; the delay doubles each time."""
 
 
 class MoveKind(Enum):
-    """The next change of a model."""
+    """The kind of a model's next state change."""
 
     LOAD = "load"
     UNLOAD = "unload"
@@ -39,15 +39,15 @@ class Resident:
     """The loading state and use counts of one model.
 
     Attributes:
-        size: its memory in bytes.
-        policy: the idle time before an unload, and the models that may be loaded together with it.
-        num_uses: requests that run on it or are about to.
-        num_waiting: requests and operator commands that wait for it to be loaded.
-        last_used: when it was last acquired or released.
-        waits_since: when the oldest waiting request arrived.
-        leaves: whether it accepts no further requests and is unloaded after the last one.
-        is_removed: whether it is removed from the list after unloading.
-        retry_at: when a model that could not be loaded may be tried again.
+        size: the model's memory in bytes.
+        policy: the idle time before an unload, and the models that may be loaded at the same time.
+        num_uses: the number of requests that use the model or are about to.
+        num_waiting: the number of requests and operator commands that wait for the model.
+        last_used: the time at which the model was last acquired or released.
+        waits_since: the time at which the oldest waiting request arrived.
+        leaves: whether the model accepts no further requests and is unloaded after the last one.
+        is_removed: whether the model is removed from the list after it is unloaded.
+        retry_at: the time from which a failed load may be retried.
     """
 
     name: str
@@ -78,9 +78,9 @@ class Resident:
 
 
 class Residency:
-    """The loading state machine of all models. The caller asks for `next_move`, performs the load
-    or unload, and reports the outcome; one move at a time. `config` has the limits on models and
-    bytes in memory, and the idle time before unloading."""
+    """The loading state machine of all models. The caller gets a move from `next_move`, performs
+    the load or unload, and reports the result; there is one move at a time. `config` has the limits
+    on loaded models and their bytes, and the idle time before an unload."""
 
     def __init__(self, config: ResidencyConfig) -> None:
         self._config = config
@@ -98,7 +98,7 @@ class Residency:
 
     @property
     def loads_on_demand(self) -> bool:
-        """Whether a model is loaded when it is first asked for, and not at start."""
+        """Whether models are loaded on demand; otherwise they are loaded at the start."""
         return self._config.loads_on_demand(model.policy for model in self)
 
     # State
@@ -112,7 +112,7 @@ class Residency:
         is_loaded: bool = False,
         now: float = 0.0,
     ) -> None:
-        """Adds a model that no request waits for yet, or keeps one that was about to be removed."""
+        """Adds a model for which no request waits yet, or keeps a model that was to be removed."""
         if name in self._models:
             assert self._models[name].is_removed
             self._models[name].is_removed = False
@@ -122,7 +122,7 @@ class Residency:
         self._models[name] = Resident(name, size, policy, state, last_used=now)
 
     def change(self, name: str, size: int, policy: ModelResidency = NO_GROUP) -> None:
-        """Records that a model's configuration has changed; the loaded version is unloaded."""
+        """Records a change of a model's configuration; the loaded version is unloaded."""
         model = self._models[name]
         model.size, model.policy = size, policy
         model.num_failures, model.retry_at = 0, 0.0
@@ -131,8 +131,8 @@ class Residency:
             model.state = ModelState.UNLOADED
 
     def remove(self, name: str) -> None:
-        """Removes a model, at once or when the last request on it has ended. No request may wait
-        for it."""
+        """Removes a model, when the last request that uses it has ended. No request may wait for
+        the model."""
         model = self._models[name]
         assert not model.num_waiting
         if model.uses_no_memory:
@@ -143,7 +143,7 @@ class Residency:
     # Requests
 
     def acquire(self, name: str, now: float) -> bool:
-        """Acquires a model for a request. Returns False if it is not loaded or is being
+        """Acquires a model for a request. Returns False if the model is not loaded, or is to be
         unloaded."""
         model = self._models[name]
         if model.state is not ModelState.AVAILABLE or model.leaves:
@@ -153,7 +153,7 @@ class Residency:
         return True
 
     def acquire_again(self, name: str) -> None:
-        """Acquires a model that is already in use once more."""
+        """Acquires a model once more that is already in use."""
         model = self._models[name]
         assert model.state is ModelState.AVAILABLE
         model.num_uses += 1
@@ -166,7 +166,7 @@ class Residency:
         model.last_used = now
 
     def wait(self, name: str, now: float) -> None:
-        """Records one more request that waits for a model."""
+        """Records another request that waits for a model."""
         model = self._models[name]
         if not model.num_waiting:
             model.waits_since = now
@@ -179,14 +179,14 @@ class Residency:
         model.num_waiting -= 1
 
     def seconds_to_retry(self, name: str, now: float) -> float:
-        """Returns the seconds until the load of a failed model may be retried; 0 = now."""
+        """Returns the seconds until a failed load may be retried; 0 = now."""
         model = self._models[name]
         if model.state is not ModelState.FAILED:
             return 0.0
         return max(0.0, model.retry_at - now)
 
     def seconds_to_unload(self, name: str, now: float) -> float | None:
-        """Returns the seconds that a model stays loaded without requests; None = without limit."""
+        """Returns the seconds that a model stays loaded without requests; None = unlimited."""
         model = self._models[name]
         at = self._unload_at(model)
         return (self._idle_time(model) or None) if at is None else max(0.0, at - now)
@@ -200,7 +200,7 @@ class Residency:
         self._models[name].retry_at = 0.0
 
     def request_unload(self, name: str) -> None:
-        """Marks a model and the others of its group to be unloaded after their last requests."""
+        """Marks a model, with the others of its group, to be unloaded after the last requests."""
         for model in self._group_of(self._models[name]):
             if model.state is not ModelState.UNLOADING:
                 model.leaves = not model.uses_no_memory
@@ -208,7 +208,7 @@ class Residency:
     # Moves
 
     def next_move(self, now: float) -> Move | None:
-        """Begins the next move and returns it; None = nothing to do at present."""
+        """Begins the next move and returns it; None = there is nothing to do now."""
         if self._move is not None:
             return None
         leaving = next((model for model in self if model.may_unload), None)
@@ -232,7 +232,8 @@ class Residency:
         return None if companion is None else self._begin(MoveKind.LOAD, companion)
 
     def wake_at(self, now: float) -> float | None:
-        """Returns the time at which `next_move` may have work without any request; None = never."""
+        """Returns the time at which `next_move` may have a move even without a new request; None =
+        never."""
         if self._move is not None:
             return None
         times = [m.retry_at for m in self if m.num_waiting and m.state is ModelState.FAILED]
@@ -249,7 +250,7 @@ class Residency:
         model.num_failures, model.last_used = 0, now
 
     def failed(self, now: float) -> None:
-        """Records that the current load has failed. The next request retries it, after a delay."""
+        """Records that the current load has failed. The next request retries it after a delay."""
         model = self._end(MoveKind.LOAD)
         model.state, model.leaves = ModelState.FAILED, False
         model.retry_at = now + min(_FIRST_RETRY * 2**model.num_failures, _LAST_RETRY)
@@ -265,7 +266,7 @@ class Residency:
             del self._models[model.name]
 
     def check(self) -> None:
-        """Raises AssertionError if the states contradict each other."""
+        """Asserts that the states are consistent."""
         moving = [m for m in self if m.state in (ModelState.LOADING, ModelState.UNLOADING)]
         assert [m.name for m in moving] == ([] if self._move is None else [self._move.name])
         for model in self:
@@ -295,34 +296,35 @@ class Residency:
         return model
 
     def _next_to_load(self, now: float) -> Resident | None:
-        """Returns the model with the oldest waiting request that may be loaded."""
+        """Returns the model with the oldest waiting request among those that may be loaded; None =
+        there is none."""
         waiting = [m for m in self if m.num_waiting and m.uses_no_memory and m.retry_at <= now]
         return min(waiting, key=lambda model: model.waits_since, default=None)
 
     def _present(self) -> list[Resident]:
-        """Returns the models in memory that may leave it, which is all but permanent ones."""
+        """Returns the models in memory that may be unloaded: all except permanent ones."""
         return [m for m in self if not m.uses_no_memory and not m.policy.is_permanent]
 
     def _group_of(self, model: Resident) -> list[Resident]:
-        """Returns the models that are loaded and unloaded together with a model, and itself."""
+        """Returns the model and the models that are always loaded and unloaded together with it."""
         if not model.policy.is_exclusive or not self.loads_on_demand:
             return [model]
         return [other for other in self if other.policy.group == model.policy.group]
 
     def _excludes(self, one: Resident, other: Resident) -> bool:
-        """Returns whether two models are never in memory at once, by their groups; where models
-        are not loaded on demand, all stay."""
+        """Returns whether the models' groups forbid that both are in memory. Always False if models
+        are not loaded on demand, because then all stay loaded."""
         return self.loads_on_demand and one.policy.excludes(other.policy)
 
     def _idle_time(self, model: Resident) -> float:
-        """Returns the seconds that a model stays without requests; 0 = without limit."""
+        """Returns the seconds that a model stays loaded without requests; 0 = unlimited."""
         if model.policy.is_permanent:
             return 0.0
         own = model.policy.idle_unload
         return self._config.idle_unload if own is None else own
 
     def _unload_at(self, model: Resident) -> float | None:
-        """Returns the time at which an idle model is unloaded unless its group is used before;
+        """Returns the time at which an idle model is unloaded, unless its group is used before;
         None = never."""
         present = [other for other in self._group_of(model) if not other.uses_no_memory]
         times = [self._idle_time(other) for other in present]
@@ -349,20 +351,21 @@ class Residency:
         return sum(model.size for model in self if not model.uses_no_memory) + wanted.size <= memory
 
     def _least_recently_used(self, wanted: Resident) -> Resident | None:
-        """Returns the idle model that was used least recently, of another group if one is in
-        memory."""
+        """Returns the idle model that was used least recently and may be unloaded for `wanted`;
+        None = there is none."""
         idle = [model for model in self._blocking_models(wanted) if model.is_idle]
         return min(idle, key=lambda model: model.last_used, default=None)
 
     def _blocking_models(self, wanted: Resident) -> list[Resident]:
-        """Returns the models of which some must leave before `wanted` is loaded."""
+        """Returns the models that may be unloaded for `wanted`: those of excluded groups, or else
+        all."""
         present = self._present()
         excluded = [model for model in present if self._excludes(model, wanted)]
         return excluded or present
 
     def _choose_to_leave(self, wanted: Resident) -> None:
-        """Marks the least recently used model that has requests to be unloaded after them, or all
-        models of another group, which must all leave."""
+        """Chooses models in use that accept no further requests: all models of excluded groups, or
+        else the one that was used least recently."""
         if not any(model.leaves for model in self):
             used = [model for model in self._blocking_models(wanted) if model.num_uses]
             if any(self._excludes(model, wanted) for model in used):

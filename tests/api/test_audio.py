@@ -370,7 +370,7 @@ async def test_audio_together_has_a_limit(start, monkeypatch: pytest.MonkeyPatch
     room.hold("127.0.0.1", room.free)
     answer = await site.post()
     assert answer.status_code == 429
-    assert "your audio may have" in answer.json()["error"]["message"]
+    assert "the storage for decoded audio is full" in answer.json()["error"]["message"]
     room.give_back("127.0.0.1", room.free)
     assert (await site.post()).status_code == 200
 

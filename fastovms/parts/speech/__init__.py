@@ -1,1 +1,1 @@
-"""Texts of speech."""
+"""Transcription and translation of speech."""

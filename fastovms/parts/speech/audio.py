@@ -1,4 +1,4 @@
-"""Decodes audio files to samples for models of speech."""
+"""Decodes audio files to samples for speech models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastovms.errors import InvalidField
 from fastovms.parts.speech.transcript import SAMPLE_RATE
 
 AUDIO: Final = "file"
-"""The field of a request with the audio."""
+"""The request field with the audio file."""
 
 FORMATS: Final = {
     "wav": "WAV",
@@ -26,7 +26,7 @@ FORMATS: Final = {
     "aiff": "AIFF",
     "caf": "CAF",
 }
-"""The containers that are read, by FFmpeg's names of their demuxers. None of them reads further
+"""The supported containers, by the names of FFmpeg's demuxers. None of them can refer to further
 files or addresses, as playlists do."""
 
 _CODECS: Final = (
@@ -34,26 +34,26 @@ _CODECS: Final = (
     *("pcm_alaw", "pcm_mulaw", "adpcm_ms", "adpcm_ima_wav", "adpcm_ima_qt", "pcm_u8", "pcm_s8"),
     *(f"pcm_{kind}{end}" for kind in ("s16", "s24", "s32", "f32", "f64") for end in ("le", "be")),
 )
-"""The decoders that are used. Video in the same file is not decoded, not even to look at it."""
+"""The codecs that are decoded. Video in the same file is ignored."""
 
 _HONEST: Final = frozenset(("wav", "flac", "mov", "matroska", "aiff", "caf"))
-"""The containers whose headers say how long they are; others are estimated from a part."""
+"""The containers whose headers state the length; the length of others is estimated from a part."""
 
 _MAX_CHANNELS: Final = 8
 _RATES: Final = range(4_000, 384_001)
 _PIECE: Final = 60 * SAMPLE_RATE
-"""Samples after which the progress is reported."""
+"""The number of samples after which the progress is reported."""
 
 _MISSING_SHARE: Final = 0.1
 _MISSING_SECONDS: Final = 0.5
-"""How much less audio than its header claims a file may have."""
+"""The maximum difference in seconds between the length in a file's header and its audio."""
 
 _UNKNOWN_LENGTH: Final = 0x7FFF_0000
-"""Lengths from here on are written to the head of a WAV file whose length is not known yet."""
+"""Lengths from this number on stand for an unknown length in the header of a WAV file."""
 
 OnPiece = Callable[[int], None]
-"""Is called with the number of bytes of each further piece, after it was written. It raises to end
-the decoding."""
+"""Called with the number of bytes of each further piece after it was written. May raise an
+exception to end the decoding."""
 
 
 def is_available() -> bool:
@@ -66,7 +66,7 @@ def is_available() -> bool:
 
 
 class _Source:
-    """A file for FFmpeg. A seek to an impossible place, which corrupt files name, returns an error,
+    """A file for FFmpeg. A seek to an invalid position, as in corrupt files, returns an error code,
     because PyAV prints exceptions."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -82,12 +82,12 @@ class _Source:
 
 def decode_audio(source: BinaryIO, target: BinaryIO, max_seconds: int, on_piece: OnPiece) -> int:
     """Decodes the first audio stream of a file, and returns the number of samples. Raises
-    InvalidField if the file has an unsupported format, is corrupt or truncated, or too long.
+    InvalidField if the file has an unsupported format, is corrupt, truncated or too long.
 
     Args:
         source: the encoded file.
         target: receives the samples: int16, one channel, `SAMPLE_RATE`.
-        max_seconds: maximum length of the audio.
+        max_seconds: the maximum length of the audio.
     """
     import av
 
@@ -98,11 +98,11 @@ def decode_audio(source: BinaryIO, target: BinaryIO, max_seconds: int, on_piece:
         "protocol_whitelist": "none",
     }
     try:
-        # The name says nothing: FFmpeg looks at the content.
+        # The file name is not used: FFmpeg detects the format from the content.
         container: Any = av.open(_Source(source), options=options)
     except MemoryError:
         raise
-    except Exception:  # FFmpeg's errors, and those of reading at places that do not exist
+    except Exception:  # errors of FFmpeg, and of reads at invalid positions
         raise InvalidField(
             f"{AUDIO} is corrupt, or not in one of the formats {', '.join(FORMATS.values())}",
             param=AUDIO,
@@ -127,7 +127,7 @@ def decode_audio(source: BinaryIO, target: BinaryIO, max_seconds: int, on_piece:
 
 
 def _check_wav(source: BinaryIO) -> None:
-    """Raises InvalidField for a WAV file that is shorter than its header says."""
+    """Raises InvalidField if a WAV file is shorter than its header says."""
     head = source.read(8)
     size = source.seek(0, os.SEEK_END)
     source.seek(0)
@@ -140,8 +140,8 @@ def _check_wav(source: BinaryIO) -> None:
 
 
 def _audio_stream(container: Any) -> Any:
-    """Returns the first audio stream. Raises InvalidField if there is none, or it has an
-    unsupported codec, rate or number of channels."""
+    """Returns the first audio stream. Raises InvalidField if there is none, or its codec, sample
+    rate or number of channels is not supported."""
     if not container.streams.audio:
         raise InvalidField(f"{AUDIO} has no audio stream", param=AUDIO)
     stream = container.streams.audio[0]
@@ -181,7 +181,8 @@ def _write(
 
 
 def _resampled(container: Any, stream: Any) -> Iterator[np.ndarray[Any, np.dtype[np.int16]]]:
-    """Yields the samples of a stream in pieces. Raises InvalidField if the file is corrupt."""
+    """Yields the samples of a stream in pieces, int16 [N]. Raises InvalidField if the file is
+    corrupt."""
     import av
 
     resampler = av.AudioResampler("s16", "mono", SAMPLE_RATE)

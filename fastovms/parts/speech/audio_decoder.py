@@ -1,4 +1,4 @@
-"""Decodes audio files in other processes, which run `serve`."""
+"""Decodes audio files in separate processes, which run `serve`."""
 
 from __future__ import annotations
 
@@ -25,33 +25,33 @@ from fastovms.system.memory import find_trim
 
 _MAX_MEMORY: Final = 2 * 2**30
 _MAX_SECONDS: Final = 20
-"""CPU seconds that the head of a file and the first minute of its audio may take."""
+"""The maximum CPU seconds for the header of a file and the first minute of its audio."""
 
 _SECONDS_A_MINUTE: Final = 1.0
-"""CPU seconds that each further minute may take: several times as many as it needs."""
+"""The maximum CPU seconds for each further minute, several times the usual ones."""
 
 
 class AudioFiles(NamedTuple):
-    """Announces the descriptors of an audio file and of an empty file for its samples."""
+    """Announces the file descriptors of an audio file and of an empty file for the samples."""
 
     max_seconds: int
 
 
 class PieceWritten(NamedTuple):
-    """Reports how many bytes were written since the last report. The parent answers whether to
+    """Reports the number of bytes written since the last report. The parent answers whether to
     continue."""
 
     num_bytes: int
 
 
 class AudioWritten(NamedTuple):
-    """Reports the end of the audio, and its length."""
+    """Reports the end of the audio, and its number of samples."""
 
     num_samples: int
 
 
 class DecodedAudio:
-    """Implements `Audio`: samples in an unnamed temporary file."""
+    """Implements `Audio` with samples in an unnamed temporary file."""
 
     def __init__(self, file: UnnamedFile, num_samples: int) -> None:
         self._file = file
@@ -63,7 +63,7 @@ class DecodedAudio:
 
 
 class AudioDecoder(DecoderPool):
-    """Decodes audio files in a process."""
+    """Decodes audio files in a pool of processes."""
 
     def __init__(
         self,
@@ -76,8 +76,8 @@ class AudioDecoder(DecoderPool):
         )
 
     def decode(self, source: UnnamedFile, max_seconds: int, on_piece: OnPiece) -> DecodedAudio:
-        """Decodes the audio in a file as `audio.decode_audio` does. Raises as `run` does, or
-        what `on_piece` raises."""
+        """Decodes the audio in a file as `audio.decode_audio` does. Raises as `run` does, and the
+        exceptions of `on_piece`."""
         return self.run(AUDIO, lambda peer: self._ask(peer, source, max_seconds, on_piece))
 
     def _ask(
@@ -99,12 +99,12 @@ class AudioDecoder(DecoderPool):
 
 
 class _Stopped(Exception):
-    """The parent wants no more of this audio."""
+    """Raised if the parent cancels the decoding."""
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Answers files as `AudioDecoder` asks, until the connection ends."""
-    is_available()  # imports the decoder, so that the first file does not wait for it
+    """Decodes the files that `AudioDecoder` sends, until the connection closes."""
+    is_available()  # import the decoder now, so that the first file does not wait for it
     limit_decoder(_MAX_MEMORY)
     trim = find_trim()
     while True:

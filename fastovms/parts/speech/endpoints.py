@@ -1,4 +1,4 @@
-"""Endpoints `/audio/transcriptions` and `/audio/translations`: texts of uploaded speech."""
+"""Endpoints `/audio/transcriptions` and `/audio/translations`: transcripts of uploaded speech."""
 
 from __future__ import annotations
 
@@ -42,24 +42,24 @@ from fastovms.telemetry.metrics import FinishedRequest
 
 FORMATS: Final = ("json", "text", "srt", "verbose_json", "vtt")
 _STREAMED: Final = ("json", "text")
-"""The formats of which a stream has the text; its events are the same."""
+"""The response formats that can be streamed; their events are the same."""
 
 _GRANULARITIES: Final = ("segment", "word")
 _FLAGS: Final = {"true": True, "false": False, "1": True, "0": False, "": False}
 _MAX_VALUE: Final = 16 * 1024
-"""Bytes of a text field, such as a prompt."""
+"""The maximum bytes of a text field, such as a prompt."""
 
 _FORBIDDEN: Final = "<|"
-"""The beginning of the special tokens of models of speech."""
+"""The prefix of the special tokens of speech models."""
 
 _MAX_SEED: Final = 2**63
 _ROOM: Final = 8
-"""The number of files of the maximum size that may be on the disk, and how many decoded audios of
-the maximum length. A quarter as many are left for other clients if one has filled them."""
+"""The number of uploads of the maximum size, and of decoded audios of the maximum length, that may
+be on disk. If one client has filled them, a quarter as many are available to other clients."""
 
 
 class TranslationForm(AnswerSchema, kw_only=True):
-    """The form of a translation: `file` is a part with a file name."""
+    """The form fields of a translation; `file` is a part with a file name."""
 
     file: str
     model: str | UnsetType = UNSET
@@ -71,7 +71,7 @@ class TranslationForm(AnswerSchema, kw_only=True):
 
 
 class TranscriptionForm(TranslationForm, kw_only=True):
-    """The form of a transcription: `file` is a part with a file name."""
+    """The form fields of a transcription; `file` is a part with a file name."""
 
     language: str | UnsetType = UNSET
     keywords: list[str] | UnsetType = UNSET
@@ -80,17 +80,17 @@ class TranscriptionForm(TranslationForm, kw_only=True):
 
 _LISTED: Final = ("include", "keywords", "timestamp_granularities")
 _FIELDS: Final = frozenset((*TranscriptionForm.__struct_fields__, *_LISTED))
-"""The fields that are read."""
+"""The form fields that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The fields of a request.
+    """The checked fields of a request.
 
     Attributes:
-        model: None = not named.
-        form: one of `FORMATS`.
-        has_segments, has_words: whether the answer lists them.
+        model: None = not given.
+        form: the response format, one of `FORMATS`.
+        has_segments, has_words: whether the response lists segments and words with their times.
     """
 
     model: str | None
@@ -102,7 +102,7 @@ class _Asked:
 
 
 def _read(form: FormReader, dialect: Dialect, *, translates: bool) -> _Asked:
-    """Reads the fields of a form. Raises InvalidField if a field is invalid."""
+    """Returns the fields of a form. Raises InvalidField if a field is invalid."""
     fields = form.fields
     given = fields.get("response_format")
     format = "json" if given is None else one_of(given, FORMATS, "response_format")
@@ -110,7 +110,7 @@ def _read(form: FormReader, dialect: Dialect, *, translates: bool) -> _Asked:
     for value in granularities:
         one_of(value, _GRANULARITIES, "timestamp_granularities")
     if granularities and given is None and dialect is OVMS:
-        # OVMS has no formats, and returns times whenever they are requested.
+        # OVMS has no response formats, and returns times whenever they are requested.
         format = "verbose_json"
     if granularities and format != "verbose_json":
         raise InvalidField(
@@ -144,7 +144,7 @@ def _read(form: FormReader, dialect: Dialect, *, translates: bool) -> _Asked:
 
 
 def _list(form: FormReader, name: str) -> list[str]:
-    """Returns the values of a field that may be repeated; empty ones are left out."""
+    """Returns the values of a field that may be repeated, without empty ones."""
     return [value for value in form.lists.get(name, ()) if value]
 
 
@@ -156,7 +156,8 @@ def _flag(fields: dict[str, str], name: str) -> bool:
 
 
 def _number(fields: dict[str, str], name: str, most: float) -> float:
-    """Returns a number from 0 to `most`; 0 if it is not given."""
+    """Returns a number from 0 to `most`; 0 = not given. Raises InvalidField if it is out of
+    range."""
     text = fields.get(name, "")
     try:
         number = float(text or 0)
@@ -168,7 +169,7 @@ def _number(fields: dict[str, str], name: str, most: float) -> float:
 
 
 def _check(asked: _Asked, info: SpeechInfo, name: str) -> None:
-    """Raises InvalidField for what the model cannot do."""
+    """Raises InvalidField for options that the model does not support."""
     params = asked.params
     if params.translates and not info.translates:
         raise InvalidField(f"the model {name} does not translate", param="model")
@@ -190,14 +191,14 @@ def _check(asked: _Asked, info: SpeechInfo, name: str) -> None:
 
 
 class AudioUsage(AnswerSchema, kw_only=True):
-    """The length of the audio."""
+    """The length of the audio in seconds."""
 
     type: Literal["duration"]
     seconds: int
 
 
 class TranscriptSegment(AnswerSchema, kw_only=True):
-    """A part of a transcript. Probabilities are 0: the pipeline gives none."""
+    """A segment of a transcript. Probabilities are always 0, because the pipeline reports none."""
 
     id: int
     seek: int
@@ -220,7 +221,7 @@ class TranscriptWord(AnswerSchema, kw_only=True):
 
 
 class TranscriptObject(AnswerSchema, kw_only=True):
-    """A transcript; with `response_format` `verbose_json` it has the optional members."""
+    """A transcript; the optional members are sent if `response_format` is `verbose_json`."""
 
     text: str
     usage: AudioUsage
@@ -232,7 +233,7 @@ class TranscriptObject(AnswerSchema, kw_only=True):
 
 
 class TranscriptEvent(AnswerSchema, kw_only=True):
-    """An event of a streamed transcript: further text, or the whole text at the end."""
+    """An event of a streamed transcript: further text, or, at the end, the whole text."""
 
     type: Literal["transcript.text.delta", "transcript.text.done"]
     delta: str | UnsetType = UNSET
@@ -280,7 +281,8 @@ def _segment(
     token_ids: tuple[int, ...],
     temperature: float,
 ) -> dict[str, object]:
-    """Returns the object of a segment. The pipeline gives no probabilities: they are 0."""
+    """Returns the API object of a segment. Probabilities are always 0, because the pipeline reports
+    none."""
     data = text.encode()
     return {
         "id": number,
@@ -297,11 +299,11 @@ def _segment(
 
 
 def _subtitles(found: Transcript, mark: str, *, numbered: bool) -> bytes:
-    """Returns the segments as subtitles.
+    """Returns the segments as a subtitle file.
 
     Args:
         mark: the separator before the milliseconds of a time.
-        numbered: whether each begins with its number.
+        numbered: whether each subtitle begins with its number.
     """
     lines = []
     for number, segment in enumerate(found.segments, start=1):
@@ -320,7 +322,7 @@ def _time(seconds: float, mark: str) -> str:
 
 
 class _Events:
-    """Sends the text of a transcript as events, merged while the client does not read."""
+    """Sends the text of a transcript as events; text is merged while the client does not read."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -348,7 +350,7 @@ class _Events:
 
 
 class _Room:
-    """The bytes on the disk of one request's decoded audio. Thread-safe."""
+    """Counts the bytes on disk of one request's decoded audio. Thread-safe."""
 
     def __init__(self, shares: Shares, lock: Lock, owner: str) -> None:
         self._shares = shares
@@ -358,12 +360,13 @@ class _Room:
         self._is_closed = False
 
     def take(self, num_bytes: int) -> None:
-        """Counts further bytes. Raises Overloaded if the client has too many, or its request has
-        ended."""
+        """Counts further bytes. Raises Overloaded if the client's limit is reached, or the request
+        has ended."""
         with self._lock:
             if self._is_closed or not self._shares.take(self._owner, num_bytes):
                 raise Overloaded(
-                    f"your audio may have {self._shares.held(self._owner)} bytes for now"
+                    f"the storage for decoded audio is full, of which this client uses "
+                    f"{self._shares.held(self._owner)} bytes; retry later"
                 )
             self._taken += num_bytes
 
@@ -379,7 +382,7 @@ def _shares(size: int) -> Shares:
 
 
 class Speech:
-    """The handlers of `/audio`."""
+    """The handlers of `/audio/transcriptions` and `/audio/translations`."""
 
     def __init__(self, context: ApiContext) -> None:
         config = context.config
@@ -391,7 +394,8 @@ class Speech:
         self._lock = Lock()
 
     def open_upload(self, request: Request, dialect: Dialect) -> BodySink | Response:
-        """Returns the sink for the body of a request, or a refusal by its headers."""
+        """Returns the sink for an upload's body, or an error response if its headers are
+        refused."""
         limit = self._context.config.max_audio_size
         read = partial(FormReader, path=None, max_size=limit, max_value=_MAX_VALUE, listed=_LISTED)
         try:
@@ -402,6 +406,9 @@ class Speech:
     async def answer(
         self, request: Request, dialect: Dialect, *, translates: bool
     ) -> Response | None:
+        """Answers `POST /audio/transcriptions` or, if `translates` is set, `POST
+        /audio/translations`. Raises RequestError or BackendError if the request fails before the
+        answer begins."""
         sink = request.sink
         assert isinstance(sink, UploadSink)
         form = await read_form(sink, dialect)
@@ -481,7 +488,7 @@ _OPERATIONS: Final = {
 
 
 def endpoints(context: ApiContext) -> Iterator[Route]:
-    """Yields the routes of models of speech."""
+    """Yields the routes of speech recognition models."""
     speech = Speech(context)
     for dialect, (path, operation) in product(DIALECTS, _OPERATIONS.items()):
         answer: Any = partial(speech.answer, translates=operation is _TRANSLATION)

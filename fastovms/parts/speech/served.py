@@ -1,4 +1,4 @@
-"""A served model that transcribes speech."""
+"""A served speech recognition model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fastovms.telemetry.metrics import GenerationMetrics
 logger = logging.getLogger(__name__)
 
 _MAX_AUDIOS: Final = 64
-"""The number of files of one client that may wait to be decoded."""
+"""The maximum number of one client's files that wait to be decoded."""
 
 _FILES: Final = (
     "openvino_encoder_model.xml",
@@ -42,12 +42,12 @@ _FILES: Final = (
     "config.json",
     "preprocessor_config.json",
 )
-"""Files of a model of speech."""
+"""The files of a speech recognition model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedSpeech(AnyServed):
-    """A model in memory that transcribes speech.
+    """A speech recognition model in memory.
 
     Attributes:
         decoder: decodes audio files; None = the extra `speech` is not installed.
@@ -67,8 +67,8 @@ class ServedSpeech(AnyServed):
 
 
 def read_info(model_dir: Path, *, name: str) -> ModelInfo:
-    """Returns the name and the context of a model of speech. Raises
-    ConfigurationError if a file is missing, broken, or lacks required information."""
+    """Returns the name and the context length of a speech recognition model. Raises
+    ConfigurationError if a file is missing or broken, or lacks required information."""
     is_whisper = speech_type(model_dir) == "whisper"
     check_required(model_dir, (*_FILES, *(["generation_config.json"] if is_whisper else [])))
     config_path = model_dir / "config.json"
@@ -97,8 +97,8 @@ def _member(config: dict[str, Any], name: str) -> dict[str, Any]:
 def load(
     model: ModelConfig, info: ModelInfo, turn: ComputeTurn, closes: list[Callable[[], None]]
 ) -> ServedSpeech:
-    """Loads a model, and adds what ends its decoder to `closes`. Raises ConfigurationError as
-    `load_speech` does."""
+    """Loads a model, and appends the function that ends its decoder to `closes`. Raises
+    ConfigurationError as `load_speech` does."""
     backend = load_speech(model.path, info, model.engine, turn)
     metrics = backend.metrics(model.engine.device)
     decoding: FairThread[DecodedAudio] = FairThread(

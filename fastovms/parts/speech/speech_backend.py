@@ -1,4 +1,4 @@
-"""Backend for models that transcribe speech: a thread that hands windows of audio to a process."""
+"""The backend for speech recognition models: a thread that sends windows of audio to a process."""
 
 from __future__ import annotations
 
@@ -36,28 +36,31 @@ logger = logging.getLogger(__name__)
 _WINDOW: Final = WINDOW_SECONDS * SAMPLE_RATE
 
 _FOLLOWING: Final = SAMPLE_RATE
-"""Samples after a window that the pipeline gets, too: without them, the window's last frames would
-be those of an end, and Whisper would end a sentence there."""
+"""The number of samples after a window that the pipeline also gets. Without them, the window would
+end in silence, and Whisper would end a sentence there."""
 
 _QUIET: Final = 0.02
-"""The loudness of the rest of a window, relative to the window, below which it has no speech.
-A louder rest may be the beginning of a sentence, so the next window begins with it."""
+"""If the rest of a window after the last segment is less loud than this fraction of the whole
+window, it has no speech. A louder rest may be the beginning of a sentence, so the next window
+begins with it."""
 
 _SEARCHED: Final = 5 * SAMPLE_RATE
 _PAUSE: Final = SAMPLE_RATE // 10
-"""Samples at the end of a window that are searched for a pause, and those of a pause."""
+"""The number of samples at the end of a window that are searched for a pause, and the number of
+samples of a pause."""
 
 _LEAST: Final = SAMPLE_RATE // 5
-"""Samples at the end of an audio that are not worth a window."""
+"""A rest of the audio with fewer samples than this is not transcribed."""
 
 
 class _Job(Job[Transcript]):
     """The audio of one request, and its transcript so far.
 
     Attributes:
-        keeps_prompt: whether all windows get the prompt. Whisper reads its own text instead.
+        keeps_prompt: whether all windows get the prompt; Whisper gets its own preceding text
+            instead.
         position: the sample at which the next window begins.
-        started_at: when its first window began; None until then.
+        started_at: the time at which the first window was begun; None before.
     """
 
     def __init__(
@@ -81,7 +84,8 @@ class _Job(Job[Transcript]):
 
     @property
     def has_times(self) -> bool:
-        """Whether its windows are divided into segments: the next window begins by their times."""
+        """Whether windows are divided into segments, whose times determine where the next window
+        begins."""
         is_long = self.audio.num_samples > _WINDOW
         return is_long or self.params.has_segments or self.params.has_words
 
@@ -91,8 +95,8 @@ class _Job(Job[Transcript]):
         return left <= 0 or (self.position > 0 and left < _LEAST)
 
     def take(self, found: WindowText, samples: Samples) -> str:
-        """Adds the text of the window at `position`, moves on, and returns the text for the
-        client."""
+        """Adds the text of the window at `position`, advances `position`, and returns the text to
+        stream."""
         offset = self.position / SAMPLE_RATE
         transcript, params = self.transcript, self.params
         length = len(samples) / SAMPLE_RATE
@@ -116,10 +120,10 @@ class _Job(Job[Transcript]):
 
 
 def next_window(segments: list[Segment], samples: Samples) -> int:
-    """Returns the number of samples after which the window that follows a full window begins.
+    """Returns the number of samples from the beginning of a full window to that of the next one.
 
-    Whisper marks the end of a segment only if it has heard it. Speech that goes on at the end of a
-    window is therefore read again, from its beginning.
+    Whisper reports the end of a segment only if the segment ends within the window. Speech that
+    continues at the end of a window is therefore transcribed again from its beginning.
     """
     end = round(max((segment.end for segment in segments), default=-1.0) * SAMPLE_RATE)
     if end <= 0 or any(segment.end < 0 for segment in segments):
@@ -131,8 +135,8 @@ def next_window(segments: list[Segment], samples: Samples) -> int:
 
 
 def pause_at_end(samples: Samples) -> int:
-    """Returns the number of samples before the middle of the quietest tenth of a second, near the
-    end of a full window. There a model that finds no times is interrupted."""
+    """Returns the number of samples up to the middle of the quietest tenth of a second near the end
+    of a full window, where a model without times is interrupted."""
     tail = samples[-_SEARCHED:].astype(np.float32).reshape(-1, _PAUSE)
     quietest = int(np.argmin(np.square(tail).sum(axis=1)))
     return len(samples) - _SEARCHED + quietest * _PAUSE + _PAUSE // 2
@@ -143,7 +147,7 @@ def _loudness(samples: Samples) -> float:
 
 
 class SpeechBackend(SlicedProcess[_Job, SpeechInfo]):
-    """Transcribes speech in a `speech_worker`, window by window."""
+    """Transcribes speech in a `speech_worker` process, window by window."""
 
     name = "speech"
     items = "audios"
@@ -156,18 +160,18 @@ class SpeechBackend(SlicedProcess[_Job, SpeechInfo]):
     async def transcribe(
         self, audio: Audio, params: SpeechParams, client: str, on_text: OnText
     ) -> Transcript:
-        """Transcribes audio, window by window; clients take turns. If the caller cancels, the
+        """Transcribes audio window by window; clients take turns. If the caller is cancelled, the
         remaining windows are not computed.
 
         Args:
             audio: must stay readable until the call ends.
-            client: the sender.
-            on_text: called on the loop with the pieces of the text; must not block or raise.
+            client: the key or address of the sender.
+            on_text: called on the event loop with pieces of the text; must not block or raise.
 
         Raises:
             Overloaded: too many requests wait already.
-            BackendUnavailable: not started or closed.
-            EngineFailed: the model could not compute this audio, or has died.
+            BackendUnavailable: the backend is not started, or closed.
+            EngineFailed: the model could not process the audio, or the process has died.
         """
         keeps_prompt = not self._info.finds_times
         with self._place(client):
@@ -178,7 +182,7 @@ class SpeechBackend(SlicedProcess[_Job, SpeechInfo]):
     # The following methods run in the worker thread.
 
     def _compute(self, job: _Job) -> bool:
-        """Computes the next window of a job."""
+        """Computes the next window of a job. Returns whether further windows remain."""
         now = self._clock()
         if job.started_at is None:
             job.started_at = now
@@ -205,7 +209,7 @@ class SpeechBackend(SlicedProcess[_Job, SpeechInfo]):
         return False
 
     def _read(self, job: _Job, window: ReadWindow) -> WindowText:
-        """Returns the text of a window. Raises as `_ask` does."""
+        """Returns the transcript of a window. Raises as `_ask` does."""
         is_first = True
 
         def on_part(text: str) -> None:
@@ -226,8 +230,8 @@ def _report(job: _Job, text: str) -> None:
 def load_speech(
     model_dir: Path, model: ModelInfo, config: EngineConfig, turn: ComputeTurn
 ) -> SpeechBackend:
-    """Loads a model of speech; takes seconds, so call it in a thread. Raises ConfigurationError if
-    a file is broken, or the device cannot run the model."""
+    """Loads a speech recognition model. Takes seconds, so call it in a thread. Raises
+    ConfigurationError if a file is broken or the device cannot run the model."""
     start = time.perf_counter()
     load = LoadSpeech(model_dir, config.device, config.plugin_config, level_in_use(), form_in_use())
     backend = SpeechBackend(

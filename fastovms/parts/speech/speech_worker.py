@@ -1,4 +1,4 @@
-"""The process that runs a model of speech with OpenVINO GenAI, one window of audio at a time."""
+"""The process that runs a speech recognition model with OpenVINO GenAI, one window at a time."""
 
 from __future__ import annotations
 
@@ -29,26 +29,29 @@ from fastovms.parts.speech.transcript import (
 )
 
 _SHORTEST: Final = SAMPLE_RATE // 10
-"""Samples to which shorter audio is padded: the pipeline refuses less than 201."""
+"""Shorter audio is padded to this number of samples, because the pipeline rejects less than 201."""
 
 _MAX_PROMPT_TOKENS: Final = 223
-"""Tokens of a prompt of which the last are used: half of Whisper's context, less its mark."""
+"""The maximum tokens of a prompt, of which the last ones are used: half of Whisper's context minus
+one."""
 
 _MAX_CONTEXT_TOKENS: Final = 512
-"""Tokens of prompt and keywords that Qwen3-ASR gets: its decoder computes logits for each."""
+"""The maximum tokens of prompt and keywords for Qwen3-ASR, whose decoder computes logits for
+each."""
 
 _MAX_NEW_TOKENS: Final = 512
-"""Tokens of a window's text: several times those of fast speech. Only a loop has more."""
+"""The maximum tokens of a window's text, several times those of fast speech; more occur only in a
+loop."""
 
 _UNSPACED: Final = ("zh", "yue", "ja", "th")
-"""Languages that are written without spaces."""
+"""The codes of languages that are written without spaces."""
 
 _FULL_SCALE: Final = 2.0**15
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSpeech:
-    """Asks the process to load a model. The answer is a `SpeechInfo` or `WorkerFailed`."""
+    """The request to load a model. The process answers with a `SpeechInfo` or `WorkerFailed`."""
 
     model_dir: Path
     device: str
@@ -59,8 +62,8 @@ class LoadSpeech:
 
 @dataclass(frozen=True, slots=True)
 class ReadWindow:
-    """Asks for the text of a window. The answers are its text in pieces (`str`), if it has no
-    times, and in the end a `WindowText` or `WorkerFailed`.
+    """The request for the text of a window. The process answers with pieces of the text (`str`) if
+    times are not requested, and finally with a `WindowText` or `WorkerFailed`.
 
     Attributes:
         samples: the samples of the window, and some after it.
@@ -73,8 +76,8 @@ class ReadWindow:
 
 
 class WindowText(NamedTuple):
-    """The text of a window. Times are in seconds from the window's beginning; the end of a segment
-    that has not ended in the window is negative."""
+    """The transcript of a window. Times are in seconds from the window's beginning. The end of a
+    segment is negative if it continues after the window."""
 
     text: str
     language: str
@@ -101,15 +104,16 @@ class _Model:
 
     @abstractmethod
     def read(self, window: ReadWindow, connection: Connection[Any, Any]) -> WindowText:
-        """Returns the text of a window, after sending it in pieces if it has no times."""
+        """Returns the transcript of a window, after sending its pieces if times are not
+        requested."""
 
     def _tokens(self, text: str) -> tuple[int, ...]:
         encoded = self._tokenizer.encode(text, add_special_tokens=False)
         return tuple(encoded.input_ids.data[0].tolist())
 
     def _hints(self, params: SpeechParams, room: int) -> tuple[str, str]:
-        """Returns as much of the keywords and of the end of the prompt as fits into `room`
-        tokens. Keywords have at most half of them."""
+        """Returns the keywords, and the end of the prompt, truncated to `room` tokens together.
+        Keywords have at most half of them."""
         keywords = self._tokens(params.keywords)[: room // 2] if params.keywords else ()
         room -= len(keywords)
         prompt = self._tokens(params.prompt)[-room:] if params.prompt else ()
@@ -187,7 +191,7 @@ class Whisper(_Model):
 
 
 class Qwen3Asr(_Model):
-    """The pipeline of a Qwen3-ASR model, which finds no times."""
+    """The pipeline of a Qwen3-ASR model, which reports no times."""
 
     def _make(self) -> Any:
         load = self._load
@@ -235,7 +239,7 @@ def _floats(samples: Samples) -> NDArray[np.float32]:
 
 
 def _sampling(config: Any, params: SpeechParams) -> Any:
-    """Returns the configuration with the temperature of a request."""
+    """Returns the pipeline's configuration with the request's temperature and seed."""
     if params.temperature:
         config.do_sample = True
         config.temperature = params.temperature
@@ -248,5 +252,5 @@ def _load(load: LoadSpeech) -> _Model:
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Answers `LoadSpeech`, then `ReadWindow`s, until the connection ends."""
+    """Answers a `LoadSpeech`, then `ReadWindow`s, until the connection closes."""
     serve_model(connection, _load, lambda model, window: model.read(window, connection))

@@ -1,4 +1,4 @@
-"""The types that layers exchange about speech: samples in, texts with times out."""
+"""The types for speech recognition that layers exchange: audio samples and transcripts."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 SAMPLE_RATE: Final = 16_000
-"""Samples a second of all audio that models get, in one channel."""
+"""The sample rate in Hz of all audio for models, which has one channel."""
 
 WINDOW_SECONDS: Final = 30
-"""Seconds of audio that a model reads at a time."""
+"""The seconds of audio that a model transcribes at a time."""
 
 Samples = NDArray[np.int16]
-"""Samples of one channel, [N]."""
+"""Samples of one channel, int16 [N]."""
 
 
 _LANGUAGES: Final = """
@@ -35,12 +35,12 @@ tl filipino tl fil
 tr turkish tt tatar uk ukrainian ur urdu uz uzbek vi vietnamese yi yiddish yo yoruba zh chinese
 zh mandarin yue cantonese jw jv no nb he iw
 """
-"""Whisper's codes of languages, each before an English name of it or another code."""
+"""Whisper's language codes, each before an English name or another code of the language."""
 
 
 def language_code(text: str) -> str | None:
-    """Returns the code of a language that a client gives as a code, with a region or without
-    ("en-US"), or as a name ("English"); None = the model detects it."""
+    """Returns the code of a language, given a code with or without a region ("en-US") or an English
+    name ("English"). None = the text is empty or "auto": the model detects the language."""
     word = text.strip().lower()
     words = _LANGUAGES.split()
     codes = dict(zip(words[1::2], words[::2], strict=True))
@@ -49,18 +49,18 @@ def language_code(text: str) -> str | None:
 
 
 def language_names() -> dict[str, str]:
-    """Returns the English name of each language, such as "English", by its code."""
+    """Returns the English name of each language by its code, such as "English" by "en"."""
     words = _LANGUAGES.split()
     pairs = list(zip(words[::2], words[1::2], strict=True))
     return {code: name.title() for code, name in reversed(pairs)}
 
 
 class Segment(NamedTuple):
-    """A part of a transcript, with the seconds of the audio in which it is spoken.
+    """A segment of a transcript with its start and end in seconds.
 
     Attributes:
-        window: the seconds at which the window of audio begins that it was found in.
-        token_ids: the tokens of its text.
+        window: the second at which the window of the segment begins.
+        token_ids: the tokens of the text.
     """
 
     start: float
@@ -71,7 +71,7 @@ class Segment(NamedTuple):
 
 
 class Word(NamedTuple):
-    """A word of a transcript, with the seconds of the audio in which it is spoken."""
+    """A word of a transcript with its start and end in seconds."""
 
     start: float
     end: float
@@ -80,16 +80,16 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpeechParams:
-    """The parameters of one transcription.
+    """The parameters of a transcription.
 
     Attributes:
-        language: code of the spoken language, such as "en"; None = the model detects it.
-        translates: whether the text is a translation to English.
-        prompt: text that the transcript continues; "" = none.
+        language: the code of the spoken language, such as "en"; None = the model detects it.
+        translates: whether to translate to English.
+        prompt: text that precedes the transcript; "" = none.
         keywords: words that the audio may contain; "" = none.
-        temperature: 0 = the most likely text.
+        temperature: the sampling temperature; 0 = greedy decoding.
         seed: the seed of the sampling.
-        has_segments, has_words: whether their times are needed.
+        has_segments, has_words: whether the times of segments and words are needed.
     """
 
     language: str | None = None
@@ -104,13 +104,13 @@ class SpeechParams:
 
 @dataclass(slots=True)
 class Transcript:
-    """The text of some audio.
+    """The transcript of audio.
 
     Attributes:
-        language: code of the spoken language; "" = unknown.
-        segments, words: empty unless their times were asked for.
+        language: the code of the spoken language; "" = unknown.
+        segments, words: empty unless their times were requested.
         num_tokens: the number of generated tokens.
-        queue_time: seconds until the audio was first computed.
+        queue_time: seconds until the computation began.
         compute_time: seconds from then to the end.
     """
 
@@ -125,13 +125,13 @@ class Transcript:
 
 @dataclass(frozen=True, slots=True)
 class SpeechInfo:
-    """The abilities and limits of a speech model.
+    """The abilities and limits of a speech recognition model.
 
     Attributes:
-        languages: the codes of the languages that it transcribes.
-        translates: whether it translates to English.
-        finds_words: whether it finds the times of words.
-        finds_times: whether it finds the times of segments.
+        languages: the codes of the supported languages.
+        translates: whether translation to English is supported.
+        finds_words: whether the times of words are supported.
+        finds_times: whether the times of segments are supported.
     """
 
     languages: frozenset[str]
@@ -147,8 +147,9 @@ class Audio(Protocol):
     def num_samples(self) -> int: ...
 
     def read(self, start: int, count: int) -> Samples:
-        """Returns samples from a position; fewer at the end. Blocks while the disk is slow."""
+        """Returns `count` samples from position `start`, fewer at the end. Blocks while the disk is
+        slow."""
 
 
 OnText = Callable[[str], None]
-"""Is called with each further piece of a transcript's text."""
+"""Called with each further piece of a transcript's text."""

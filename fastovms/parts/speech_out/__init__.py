@@ -1,1 +1,1 @@
-"""Speech of texts."""
+"""Speech synthesis: audio from text."""

@@ -1,4 +1,5 @@
-"""Backend for models that speak: a thread that hands sentences to a process."""
+"""The backend for speech synthesis models: a thread that sends one sentence at a time to a
+process."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from fastovms.telemetry.log_format import form_in_use, level_in_use
 logger = logging.getLogger(__name__)
 
 Encode = Callable[[Samples, bool], bytes]
-"""Returns the bytes for the client of further samples, given whether they are the last. Runs on the
-backend's thread."""
+"""Returns the encoded bytes of further samples; the flag tells whether they are the last. Called on
+the backend's thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class SpokenPiece:
     """The speech of a sentence.
 
     Attributes:
-        data: encoded.
-        seconds: its length.
+        data: the encoded audio.
+        seconds: the length of the audio.
         queue_time, compute_time: in seconds.
     """
 
@@ -55,7 +56,7 @@ class _Job(Job[SpokenPiece]):
 
 
 class SpeakingBackend(SlicedProcess[_Job, SpeakerInfo]):
-    """Speaks texts in a `worker`, sentence by sentence."""
+    """Speaks texts in a `worker` process, sentence by sentence."""
 
     name = "speech-out"
     items = "sentences"
@@ -68,14 +69,15 @@ class SpeakingBackend(SlicedProcess[_Job, SpeakerInfo]):
     async def speak(
         self, sentences: Sequence[SpeakText], encode: Encode, client: str
     ) -> AsyncGenerator[SpokenPiece, None]:
-        """Yields the speech of sentences; clients take turns. A sentence is computed once the one
-        before it has been taken. If the caller closes the iterator, the others are not computed.
+        """Yields the speech of each sentence; clients take turns. A sentence is computed when the
+        caller has taken the previous one. If the caller closes the iterator, the remaining
+        sentences are not computed.
 
         Raises:
             Overloaded: too many requests wait already.
-            BackendUnavailable: not started or closed.
+            BackendUnavailable: the backend is not started, or closed.
             InvalidField: the pipeline cannot speak a sentence.
-            EngineFailed: the audio cannot be encoded, or the model has died.
+            EngineFailed: the audio cannot be encoded, or the process has died.
         """
         with self._place(client):
             for number, asked in enumerate(sentences, start=1):
@@ -87,7 +89,7 @@ class SpeakingBackend(SlicedProcess[_Job, SpeakerInfo]):
     # Thread
 
     def _compute(self, job: _Job) -> bool:
-        """Speaks the sentence of a job."""
+        """Speaks the sentence of a job. Returns False, since no work remains."""
         start = self._clock()
         found = self._ask(job.asked, Spoken, lambda part: None)
         try:
@@ -112,9 +114,9 @@ def load_speaker(
     voices: Mapping[str, Path],
     languages: Iterable[str],
 ) -> SpeakingBackend:
-    """Loads a model that speaks; takes seconds, so call it in a thread. Raises ConfigurationError
-    if a file is corrupt, or the device cannot run the model. `voices` and `languages` are as in
-    `LoadSpeaker`."""
+    """Loads a speech synthesis model. Takes seconds, so call it in a thread. Raises
+    ConfigurationError if a file is corrupt or the device cannot run the model. For `voices` and
+    `languages` see `LoadSpeaker`."""
     start = time.perf_counter()
     load = LoadSpeaker(
         model_dir,

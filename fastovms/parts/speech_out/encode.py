@@ -1,4 +1,4 @@
-"""Encodes samples as the audio of an answer, piece by piece."""
+"""Encodes samples as audio, piece by piece."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from numpy.typing import NDArray
 from fastovms.errors import EngineFailed
 
 Samples = NDArray[np.int16]
-"""Samples of one channel, [N]."""
+"""Samples of one channel, int16 [N]."""
 
 PCM_RATE: Final = 24_000
-"""Samples a second of `pcm`, as OpenAI has it: its clients cannot read the rate anywhere."""
+"""The sample rate of `pcm` in Hz, as in OpenAI's API, whose clients cannot read the rate from the
+data."""
 
 _UNKNOWN: Final = 0xFFFF_FFFF
 _HEAD: Final = struct.Struct("<4sI4s4sIHHIIHH4sI")
 
 
 class Encoder(Protocol):
-    """Encodes the pieces of one answer in order."""
+    """Encodes the pieces of one audio in order."""
 
     def add(self, samples: Samples, *, is_last: bool) -> bytes:
-        """Returns the bytes of a further piece, which may be empty."""
+        """Returns the encoded bytes of a further piece; they may be empty."""
 
 
 class _Wav:
@@ -42,7 +43,7 @@ class _Wav:
 
 
 def _wav_head(rate: int, size: int | None) -> bytes:
-    """Returns the head of a WAV file. `size` is the size of its samples; None = unknown."""
+    """Returns the header of a WAV file. `size` is the bytes of its samples; None = unknown."""
     whole, rest = (_UNKNOWN, _UNKNOWN) if size is None else (size, size + _HEAD.size - 8)
     return _HEAD.pack(
         *(b"RIFF", rest, b"WAVE", b"fmt ", 16, 1, 1, rate, 2 * rate, 2, 16, b"data", whole)
@@ -50,7 +51,7 @@ def _wav_head(rate: int, size: int | None) -> bytes:
 
 
 def with_size(wav: bytes) -> bytes:
-    """Returns a complete WAV file of this encoder with the size in its head."""
+    """Returns a WAV file of this encoder with its real size in the header."""
     rate = _HEAD.unpack_from(wav)[7]
     return _wav_head(rate, len(wav) - _HEAD.size) + wav[_HEAD.size :]
 
@@ -64,8 +65,8 @@ class _Pcm:
 
 
 def resampled(samples: Samples, rate: int, wanted: int) -> Samples:
-    """Returns samples at another rate, by their spectrum. Takes them as a period, so it suits
-    pieces that begin and end quietly."""
+    """Returns samples resampled from `rate` to `wanted` Hz in the frequency domain. The samples are
+    treated as periodic, so they should begin and end quietly."""
     if rate == wanted or not len(samples):
         return samples
     length = round(len(samples) * wanted / rate)
@@ -75,8 +76,8 @@ def resampled(samples: Samples, rate: int, wanted: int) -> Samples:
 
 
 class _Sink:
-    """Collects what FFmpeg writes. FFmpeg changes nothing that it has written, because there is no
-    `seek`."""
+    """Collects FFmpeg's output. There is no `seek`, so that FFmpeg does not change earlier
+    output."""
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
@@ -123,11 +124,11 @@ class _FFmpeg:
 
 
 class Format(NamedTuple):
-    """A format of answers.
+    """An audio format.
 
     Attributes:
         container, codec: FFmpeg's names; "" = encoded without FFmpeg.
-        bit_rate: bits a second; 0 = by the codec.
+        bit_rate: bits per second; 0 = the codec's default.
     """
 
     media_type: str
@@ -145,15 +146,15 @@ FORMATS: Final[Mapping[str, Format]] = {
     "pcm": Format("audio/pcm"),
 }
 PLAIN: Final = ("wav", "pcm")
-"""The formats that need no PyAV."""
+"""The formats that do not need PyAV."""
 
 
 def encoder_of(name: str, rate: int) -> Encoder:
-    """Returns an encoder. Raises EngineFailed if FFmpeg lacks the format.
+    """Returns an encoder. Raises EngineFailed if FFmpeg does not support the format.
 
     Args:
         name: one of `FORMATS`; those not in `PLAIN` need PyAV.
-        rate: samples a second of the pieces.
+        rate: the sample rate of the pieces in Hz.
     """
     if name == "wav":
         return _Wav(rate)
@@ -166,7 +167,7 @@ def encoder_of(name: str, rate: int) -> Encoder:
 
 
 def encodes(name: str) -> bool:
-    """Returns whether a format can be encoded. Imports PyAV for those that need it."""
+    """Returns whether a format can be encoded. Imports PyAV for formats that need it."""
     if name in PLAIN:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Endpoints `/audio/speech`, `/audio/voices` and `/audio/models`: speech of texts."""
+"""Endpoints `/audio/speech`, `/audio/voices` and `/audio/models`: speech synthesis."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ from fastovms.parts.speech_out.worker import SpeakText
 from fastovms.telemetry.metrics import FinishedRequest
 
 _PIECE: Final = 64 * 1024
-"""Bytes of audio that are sent at once: a client that reads slowly gets the next ones later."""
+"""The bytes of audio that are sent at once; the next ones are sent when the client has read
+these."""
 
 _OPENAI_VOICES: Final = frozenset(
     (
@@ -47,15 +48,16 @@ _OPENAI_VOICES: Final = frozenset(
         *("sage", "shimmer", "verse", "unused"),
     )
 )
-"""OpenAI's voices, and what OVMS's demos send as the voice. Clients send one unless their users
-choose another, so the default voice speaks instead, with a warning."""
+"""Voices of OpenAI, and of OVMS's demos. Clients send them by default, so the model's default voice
+is used instead, with a warning."""
 
 _SCRIPTS: Final[Mapping[str, tuple[str, ...]]] = {"hi": ("DEVANAGARI", "LATIN")}
-"""The scripts of languages that have others than the Latin one, as in the names of Unicode."""
+"""The scripts of languages that are not written in the Latin script alone, by the names in
+Unicode."""
 
 
 class VoiceId(Struct, frozen=True, kw_only=True):
-    """A voice by its id."""
+    """A voice, given by its id."""
 
     id: str
 
@@ -73,7 +75,7 @@ class SpeechFields(ModelField, frozen=True, kw_only=True):
 
 
 class SpeechUsage(AnswerSchema, kw_only=True):
-    """`input_tokens` are the characters of the text; audio has no tokens."""
+    """The usage of a request; `input_tokens` counts characters, and audio has no tokens."""
 
     input_tokens: int
     output_tokens: int
@@ -89,7 +91,7 @@ class SpeechEvent(AnswerSchema, kw_only=True):
 
 
 class VoiceObject(AnswerSchema, kw_only=True):
-    """A voice. `language` is absent if the model has no languages."""
+    """A voice. `language` is absent if the model does not distinguish languages."""
 
     id: str
     name: str
@@ -98,20 +100,20 @@ class VoiceObject(AnswerSchema, kw_only=True):
 
 
 class VoiceList(AnswerSchema, kw_only=True):
-    """The voices of models in memory that speak."""
+    """The voices of the speech synthesis models in memory."""
 
     object: Literal["list"] = "list"
     voices: list[VoiceObject]
 
 
 class SpeakerObject(AnswerSchema, kw_only=True):
-    """A model that speaks."""
+    """A speech synthesis model."""
 
     id: str
 
 
 class SpeakerList(AnswerSchema, kw_only=True):
-    """The models that speak."""
+    """The speech synthesis models."""
 
     object: Literal["list"] = "list"
     models: list[SpeakerObject]
@@ -119,14 +121,14 @@ class SpeakerList(AnswerSchema, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The fields of a request that can be checked without the model.
+    """The fields of a request that are checked without the model.
 
     Attributes:
         texts: the sentences.
         format: one of `FORMATS`.
-        voice, language: "" = not named.
-        has_events: whether the audio comes in events.
-        is_whole: whether the answer comes at once, so that its head has its size.
+        voice, language: "" = not given.
+        has_events: whether the audio is sent in events.
+        is_whole: whether the response is sent at once, so that its header has the size.
     """
 
     texts: list[str]
@@ -140,7 +142,7 @@ class _Asked:
 
 
 def _read(body: SpeechFields, dialect: Dialect) -> _Asked:
-    """Reads the fields of a request. Raises InvalidField if a field is invalid."""
+    """Returns the fields of a request. Raises InvalidField if a field is invalid."""
     text = body.input
     if text is None:
         raise InvalidField("input is required", param="input")
@@ -178,7 +180,8 @@ def _read(body: SpeechFields, dialect: Dialect) -> _Asked:
 def _spoken(
     asked: _Asked, instructions: str | None, model: ServedSpeaker, request: Request
 ) -> list[SpeakText]:
-    """Returns the sentences for the model. Raises InvalidField for what the model cannot do."""
+    """Returns the sentences for the model. Raises InvalidField for options that the model does not
+    support."""
     name, languages = model.info.name, model.backend.speaker.languages
     if instructions:
         raise InvalidField(
@@ -219,8 +222,8 @@ def _spoken(
 
 
 def _check_script(text: str, language: str) -> None:
-    """Raises InvalidField for a letter of another script than the language's: it has no phonemes,
-    and would be left out."""
+    """Raises InvalidField if a letter does not belong to the language's scripts: it has no phonemes
+    and would be silently left out."""
     scripts = _SCRIPTS.get(language, ("LATIN",))
     for letter in sorted(set(text)):
         if letter.isascii() or not letter.isalpha() or unicodedata.category(letter) == "Lm":
@@ -235,7 +238,7 @@ def _check_script(text: str, language: str) -> None:
 
 
 class _Sender:
-    """Sends audio as fast as the client reads it."""
+    """Sends audio at the rate at which the client reads."""
 
     def __init__(self, stream: Stream, *, has_events: bool) -> None:
         self._stream = stream
@@ -264,8 +267,8 @@ class _Sender:
 
 
 async def answer_speech(context: ApiContext, request: Request, dialect: Dialect) -> Response | None:
-    """Answers `POST /audio/speech`. Raises RequestError, BackendError if the request failed before
-    its first audio."""
+    """Answers `POST /audio/speech`. Raises RequestError or BackendError if the request fails before
+    the first audio."""
     body = await context.bodies.read(request, SpeechFields)
     known = find_of_task(body.model, Task.SPEECH_OUT, context.models, dialect)
     check_task(known, (Task.SPEECH_OUT,))
@@ -294,8 +297,8 @@ async def answer_speech(context: ApiContext, request: Request, dialect: Dialect)
 async def _counted(
     request: Request, model: ServedSpeaker, asked: _Asked, pieces: AsyncIterator[SpokenPiece]
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the audio of pieces, and records its figures. Raises InvalidField before any audio if
-    the pieces have none."""
+    """Yields the audio of pieces, and records usage and times. Raises InvalidField before any audio
+    if there are no pieces."""
     seconds = waited = computed = 0.0
     data = b""
     try:
@@ -321,7 +324,8 @@ async def _counted(
 
 
 async def _stream(request: Request, asked: _Asked, pieces: AsyncIterator[bytes]) -> None:
-    """Sends audio as it comes. Audio that ends too early is cut in a way that clients notice."""
+    """Sends audio as it is generated. After an error the connection is cut, so that clients notice
+    that the audio is incomplete."""
     sender: _Sender | None = None
     stream: Stream | None = None
     headers = warning_headers((), request)
@@ -346,7 +350,7 @@ async def _stream(request: Request, asked: _Asked, pieces: AsyncIterator[bytes])
 
 
 async def answer_voices(context: ApiContext, request: Request, dialect: Dialect) -> Response:
-    """Answers `GET /audio/voices` with the voices of models in memory."""
+    """Returns the voices of the models in memory, for `GET /audio/voices`."""
     served = [known.served for known in context.models.known]
     voices = [
         VoiceObject(id=voice, name=voice, model=model.info.name, language=language or UNSET)
@@ -359,7 +363,7 @@ async def answer_voices(context: ApiContext, request: Request, dialect: Dialect)
 
 
 async def answer_models(context: ApiContext, request: Request, dialect: Dialect) -> Response:
-    """Answers `GET /audio/models`."""
+    """Returns the speech synthesis models, for `GET /audio/models`."""
     names = [known.name for known in context.models.known if known.task is Task.SPEECH_OUT]
     return json_response(SpeakerList(models=[SpeakerObject(id=name) for name in names]))
 
@@ -381,7 +385,7 @@ _MODELS: Final = Operation("Lists the models that speak, for Open WebUI.", Speak
 
 
 def endpoints(context: ApiContext) -> Iterator[Route]:
-    """Yields the routes of models that speak."""
+    """Yields the routes of speech synthesis models."""
     rows: tuple[tuple[str, str, Any, Operation], ...] = (
         ("POST", "/audio/speech", answer_speech, _SPEECH),
         ("GET", "/audio/voices", answer_voices, _VOICES),

@@ -1,4 +1,4 @@
-"""Divides texts into sentences, which are spoken one at a time."""
+"""Splits texts into sentences, which are spoken one at a time."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import re
 from typing import Final
 
 MAX_CHARS: Final = 300
-"""Characters that are spoken at once. SpeechT5 has positions for 600, and Kokoro for 510 phonemes.
-"""
+"""The maximum characters that are spoken at once. SpeechT5 supports 600 tokens, Kokoro 510
+phonemes."""
 
 _SHORTEST: Final = 24
-"""Characters that are worth a piece of their own. "Mr." is joined with the sentence after it."""
+"""The minimum characters of a sentence; shorter ones such as "Mr." are joined with the next one."""
 
 _ENDS: Final = re.compile(
     r"""(?<=[.!?\u2026])["'\u201d\u2019)\]\u00bb]*\s+|\n+|(?<=[\u3002\uff01\uff1f\u0964])"""
 )
-"""The end of a sentence: its mark, closing quotes and white space, or the end of a line."""
+"""The end of a sentence: its punctuation, closing quotes and white space, or the end of a line."""
 
 _LONG_NUMBER: Final = re.compile(r"[0-9](?:,*[0-9]){12,}")
-"""Numbers of a trillion or more."""
+"""Matches numbers of a trillion or more."""
 
 _PAUSES: Final = re.compile(r"(?<=[,;:])\s+|(?<=[\u060c\u3001\uff0c\uff1b])|\s+[-\u2013\u2014]\s+")
 
 
 def sentences(text: str) -> list[str]:
-    """Returns the sentences of a text, of at most `MAX_CHARS` characters each. Longer ones are
-    divided at commas, or at spaces."""
+    """Returns the sentences of a text, with at most `MAX_CHARS` characters each. Longer sentences
+    are split at commas or spaces."""
     return _joined(_split(text, _ENDS), _SHORTEST)
 
 
 def readable(text: str, language: str) -> str:
-    """Returns a text without what crashes the search for its phonemes: in English, numbers from two
-    trillion on, which become words or single digits; in Hindi, plus signs, which become words."""
+    """Returns a text without parts that crash the conversion to phonemes: English numbers from two
+    trillion on become words or digits, and Hindi plus signs become words."""
     if language == "hi":
         return text.replace("+", " \u092a\u094d\u0932\u0938 ")
     return _LONG_NUMBER.sub(_in_words, text) if language.startswith("en") else text
@@ -55,7 +55,7 @@ def _split(text: str, marks: re.Pattern[str]) -> list[str]:
 
 
 def _fitting(piece: str, marks: re.Pattern[str]) -> list[str]:
-    """Returns a piece between two marks, divided where it is too long."""
+    """Returns a piece, split into several if it is too long."""
     piece = piece.strip()
     if len(piece) <= MAX_CHARS:
         return [piece] if piece else []
@@ -71,7 +71,7 @@ def _fitting(piece: str, marks: re.Pattern[str]) -> list[str]:
 
 
 def _joined(pieces: list[str], wanted: int) -> list[str]:
-    """Joins pieces that are shorter than `wanted` with those after them, up to `MAX_CHARS`."""
+    """Joins pieces shorter than `wanted` characters with the following ones, up to `MAX_CHARS`."""
     found: list[str] = []
     for piece in pieces:
         if found and len(found[-1]) < wanted and len(found[-1]) + len(piece) < MAX_CHARS:

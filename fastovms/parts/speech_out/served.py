@@ -1,4 +1,4 @@
-"""A served model that speaks texts."""
+"""A served speech synthesis model."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _GRAPHS: Final[Mapping[str, tuple[str, ...]]] = {
     "speecht5": ("encoder_model", "decoder_model", "postnet", "vocoder"),
     _KOKORO: ("model",),
 }
-"""The graphs of models that speak, by their type."""
+"""The graph files of speech synthesis models, by model type."""
 
 MAX_INPUT: Final = 4096
-"""Characters of a text, as in OpenAI's API."""
+"""The maximum characters of a text, as in OpenAI's API."""
 
 BUILT_IN: Final = "default"
-"""The name of the voice that the pipeline itself has for SpeechT5."""
+"""The name of the pipeline's built-in voice for SpeechT5."""
 
 _BEST: Final = "af_heart"
-"""Kokoro's voice with the best grade of its authors, which is the default where it is there."""
+"""Kokoro's voice with its authors' best grade: the default if it exists."""
 
 _LANGUAGES: Final = {
     "a": "en-us",
@@ -54,16 +54,16 @@ _LANGUAGES: Final = {
     "p": "pt-br",
     "z": "zh",
 }
-"""The languages of Kokoro's voices, by the first letter of their names."""
+"""The languages of Kokoro's voices, by the first letter of the voice's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServedSpeaker(AnyServed):
-    """A model in memory that speaks.
+    """A speech synthesis model in memory.
 
     Attributes:
-        voices: the languages of its voices, by their names; "" = the model's only one. The first
-            voice is the default.
+        voices: the language of each voice, by its name; "" = the model has only one language. The
+            first voice is the default.
     """
 
     backend: SpeakingBackend
@@ -79,15 +79,15 @@ class ServedSpeaker(AnyServed):
 
 
 def language_of(voice: str) -> str:
-    """Returns the language of one of Kokoro's voices, by its name (`bf_emma`); American English for
-    names of another form."""
+    """Returns the language of a Kokoro voice from its name, such as `bf_emma`; American English for
+    names in another format."""
     has_prefix = len(voice) > 2 and voice[1] in "fm" and voice[2] == "_"
     return _LANGUAGES.get(voice[0], "en-us") if has_prefix else "en-us"
 
 
 def read_info(model_dir: Path, *, name: str) -> ModelInfo:
-    """Returns the name and the limit of a model that speaks. Raises ConfigurationError if a file is
-    missing or corrupt, or the model is of another type."""
+    """Returns the name and the text limit of a speech synthesis model. Raises ConfigurationError if
+    a file is missing or corrupt, or the model is of another type."""
     kind = speech_type(model_dir)
     if kind not in _GRAPHS:
         raise ConfigurationError(
@@ -111,8 +111,9 @@ def read_info(model_dir: Path, *, name: str) -> ModelInfo:
 def find_voices(
     model_dir: Path, further: Mapping[str, Path], *, is_kokoro: bool
 ) -> dict[str, Path]:
-    """Returns the files in the folder `voices` of a model and `further` ones, by the names of the
-    voices, the default one first. Raises ConfigurationError if a Kokoro model has none."""
+    """Returns the files of a model's voices by voice name, default voice first: those in the
+    model's folder `voices`, and `further` ones. Raises ConfigurationError if a Kokoro model has no
+    voices."""
     folder = model_dir / "voices"
     paths = {path.stem: path for path in folder.glob("*.bin")} | dict(further)
     if is_kokoro and not paths:
@@ -124,10 +125,12 @@ def find_voices(
 def load(
     model: ModelConfig, info: ModelInfo, turn: ComputeTurn, closes: list[Callable[[], None]]
 ) -> ServedSpeaker:
-    """Loads a model, and the encoders of its audio. Raises ConfigurationError as `find_voices` and
-    `load_speaker` do."""
+    """Loads a model, and checks the encoders of its audio. Raises ConfigurationError as
+    `find_voices` and `load_speaker` do."""
     if not encodes("mp3"):
-        logger.warning("answers will be wav or pcm only: install fastovms with the extra speech")
+        logger.warning(
+            "audio can be encoded as wav or pcm only: install fastovms with the extra speech"
+        )
     is_kokoro = speech_type(model.path) == _KOKORO
     files = find_voices(model.path, model.speaking.voices, is_kokoro=is_kokoro)
     names = files if is_kokoro else dict.fromkeys((BUILT_IN, *files))

@@ -26,21 +26,22 @@ logger = logging.getLogger(__name__)
 _ENGLISH: Final = "en-us"
 
 _TRIAL: Final = "Fastovms"
-"""A word in no dictionary. Without espeak-ng the pipeline leaves such words out."""
+"""A word that is in no dictionary. Without espeak-ng, the pipeline leaves out such words."""
 
 _DICTIONARIES: Final = "MISAKI_DATA_DIR"
-"""The environment variable with the folder of the dictionaries of English."""
+"""The environment variable with the folder of the English dictionaries."""
 
 _FULL_SCALE: Final = 2**15 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class LoadSpeaker:
-    """Asks the process to load a model. The answer is a `SpeakerInfo` or `WorkerFailed`.
+    """The request to load a model. The process answers with a `SpeakerInfo` or `WorkerFailed`.
 
     Attributes:
-        voices: the files of its voices, by their names.
-        languages: the languages of its voices (Kokoro); empty = it reads characters (SpeechT5).
+        voices: the files of the voices, by voice name.
+        languages: the languages of the voices (Kokoro); empty = the model reads characters
+            (SpeechT5).
     """
 
     model_dir: Path
@@ -54,12 +55,12 @@ class LoadSpeaker:
 
 @dataclass(frozen=True, slots=True)
 class SpeakerInfo:
-    """The facts of a loaded model.
+    """The properties of a loaded model.
 
     Attributes:
-        rate: samples a second.
-        languages: the languages that it can be given phonemes of, at another speed, too; empty = it
-            reads characters, at one speed.
+        rate: the sample rate in Hz.
+        languages: the languages for which the model gets phonemes and supports a speed; empty = the
+            model reads characters, at one speed.
     """
 
     rate: int
@@ -67,11 +68,11 @@ class SpeakerInfo:
 
 
 class SpeakText(NamedTuple):
-    """Asks for the speech of a sentence. The answer is a `Spoken`, `InputRefused` or
-    `WorkerFailed`.
+    """The request for the speech of a sentence. The process answers with a `Spoken`, `InputRefused`
+    or `WorkerFailed`.
 
     Attributes:
-        voice: one of `LoadSpeaker.voices`; another = the voice that the pipeline has.
+        voice: one of `LoadSpeaker.voices`; another name = the pipeline's built-in voice.
         language: "" for models without languages.
     """
 
@@ -88,7 +89,7 @@ class Spoken(NamedTuple):
 
 
 class Speaker:
-    """The pipeline of one model. Raises RuntimeError or OSError if it cannot be loaded."""
+    """The pipeline of one model. Raises RuntimeError or OSError if the model cannot be loaded."""
 
     def __init__(self, load: LoadSpeaker) -> None:
         if load.languages:
@@ -107,20 +108,20 @@ class Speaker:
         self.info = SpeakerInfo(self._rate, languages)
 
     def _try_languages(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
-        """Returns the languages that the model speaks of those wanted, or English if it speaks none
-        of them. Raises RuntimeError if it does not speak English either."""
+        """Returns the wanted languages that the model can speak, or English if it can speak none of
+        them. Raises RuntimeError if it cannot speak English either."""
         faults = {language: self._fault_of(language) for language in wanted}
         if all(faults.values()):
             faults[_ENGLISH] = self._fault_of(_ENGLISH)
         found = tuple(language for language in faults if not faults[language])
         if not found:
-            raise RuntimeError(f"the model can speak no language: {faults[_ENGLISH]}")
+            raise RuntimeError(f"the model cannot speak English: {faults[_ENGLISH]}")
         for language in faults.keys() - found:
             logger.warning("the model does not speak %s: %s", language, faults[language])
         return found
 
     def _fault_of(self, language: str) -> str:
-        """Returns why the model cannot speak a language; "" = it can."""
+        """Returns the reason why the model cannot speak a language; "" = it can."""
         try:
             if len(self._speak(self._trial._replace(language=language)).samples):
                 return ""
@@ -129,8 +130,8 @@ class Speaker:
         return "espeak-ng is not installed, so words in no dictionary have no phonemes"
 
     def speak(self, asked: SpeakText) -> Spoken | InputRefused:
-        """Returns the speech of a text, or why the pipeline cannot speak it. Raises what the
-        pipeline raises if it cannot speak another text either."""
+        """Returns the speech of a text, or InputRefused if the pipeline cannot speak that text.
+        Raises the pipeline's exception if it cannot speak other texts either."""
         try:
             return self._speak(asked)
         except Exception as error:
@@ -150,16 +151,16 @@ class Speaker:
 
 
 def _find_dictionaries() -> None:
-    """Sets the folder of the dictionaries to that of the package misaki, which the pipeline reads
-    if the model has none. An operator's choice stays."""
+    """Sets the folder of the dictionaries to that of the package misaki, for models without
+    dictionaries, unless the operator has set it."""
     package = importlib.util.find_spec("misaki")
     if _DICTIONARIES not in os.environ and package is not None and package.origin is not None:
         os.environ[_DICTIONARIES] = str(Path(package.origin).parent / "data")
 
 
 def _read_voice(path: Path, shape: tuple[int, ...]) -> ov.Tensor:
-    """Returns the embedding in a file of float32 numbers. Raises RuntimeError if their
-    number is not that of the model."""
+    """Returns the voice embedding in a file of f32 numbers, in the given shape. Raises RuntimeError
+    if the file has another number of values."""
     values = np.fromfile(path, "<f4")
     if values.size != np.prod(shape):
         raise RuntimeError(f"{path} must have {np.prod(shape)} numbers, not {values.size}")
@@ -167,5 +168,5 @@ def _read_voice(path: Path, shape: tuple[int, ...]) -> ov.Tensor:
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Answers `LoadSpeaker`, then `SpeakText`s, until the connection ends."""
+    """Answers a `LoadSpeaker`, then `SpeakText`s, until the connection closes."""
     serve_model(connection, Speaker, Speaker.speak, faults=(Exception,))

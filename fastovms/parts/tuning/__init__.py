@@ -1,1 +1,1 @@
-"""Measures how a model runs fastest, and keeps the result."""
+"""Measures which settings run a model fastest, and stores the result."""

@@ -1,4 +1,4 @@
-"""Compiles a model in the way that runs fastest, and has it measured while the server is idle."""
+"""Compiles a model with the fastest known settings, and measures them while the server is idle."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ logger = logging.getLogger(__name__)
 
 _FILE: Final = "choice.json"
 _FORMAT: Final = 5
-"""The version of stored results and their measurement; a new version invalidates stored ones."""
+"""The version of the stored results and the measurement; a new version invalidates stored
+results."""
 
 
 class TunedModel(NamedTuple):
     """A compiled model.
 
     Attributes:
-        token_budget: the token budget of a step; None = unknown.
+        token_budget: the maximum tokens of a step; None = unknown.
         is_to_be_measured: whether a measurement is useful and missing.
     """
 
@@ -47,7 +48,7 @@ class TunedModel(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TuningResult:
-    """The settings that a model runs with. `name` is the name of its precisions."""
+    """The settings that a model runs with. `name` is the name of the precisions."""
 
     name: str
     token_budget: int
@@ -56,8 +57,8 @@ class TuningResult:
 def read_files(
     model_dir: Path, config: EngineConfig, max_model_len: int = DEFAULT_MAX_MODEL_LEN
 ) -> ExportedModel:
-    """Reads the files of an exported model. Raises ConfigurationError if the model cannot be paged
-    or the device does not exist."""
+    """Reads the files of an exported model. Raises ConfigurationError if the paged engine does not
+    support the model, or the device does not exist."""
     return ExportedModel(
         model_dir,
         device=config.device,
@@ -73,9 +74,9 @@ def load_tuned(
     cache: DiskCache,
     compile_now: Callable[[Sequence[Precisions]], tuple[Precisions, PagedModel]],
 ) -> TunedModel:
-    """Compiles a model in the fastest known way, by default with the precisions of `files`. Raises
-    ConfigurationError if the device cannot run the model. `compile_now` compiles the model with the
-    first precisions that the device supports."""
+    """Compiles a model with the fastest known settings, by default with the precisions of `files`.
+    Raises ConfigurationError if the device cannot run the model. `compile_now` compiles the model
+    with the first of the given precisions that the device supports."""
     if not config.tune or not cache.is_kept:
         return TunedModel(compile_now(files.choices)[1], None)
     entry, kept = _find(cache, tuning_key(config, files), files)
@@ -90,7 +91,8 @@ def load_tuned(
 
 
 def find_kept(files: ExportedModel, config: EngineConfig, cache: DiskCache) -> TuningResult | None:
-    """Returns the result of an earlier measurement of the model on this machine, or None."""
+    """Returns the stored result of a measurement of this model on this machine; None = no such
+    result."""
     return _find(cache, tuning_key(config, files), files)[1]
 
 
@@ -120,7 +122,7 @@ def tuning_key(config: EngineConfig, files: ExportedModel) -> str:
 def _find(
     cache: DiskCache, key: str, files: ExportedModel
 ) -> tuple[Path | None, TuningResult | None]:
-    """Returns the file of a stored result, and the result; None = missing or invalid."""
+    """Returns the file of a stored result, and the result; each is None if missing or invalid."""
     entry = cache.find("tuning", key)
     if entry is None:
         return None, None
@@ -128,7 +130,7 @@ def _find(
 
 
 def keep_result(cache: DiskCache, key: str, finding: TuningResult) -> Path | None:
-    """Stores a result in the disk cache, instead of an earlier one. Returns its directory; None if
+    """Stores a result in the disk cache in place of an earlier one. Returns its directory; None =
     it cannot be written."""
 
     def fill(directory: Path) -> None:
@@ -138,7 +140,7 @@ def keep_result(cache: DiskCache, key: str, finding: TuningResult) -> Path | Non
 
 
 def _read(entry: Path, names: Set[str]) -> TuningResult | None:
-    """Reads a stored result; None = invalid. `names` are the allowed names of precisions."""
+    """Returns a stored result; None = invalid. `names` are the allowed names of precisions."""
     try:
         content: Any = json.loads((entry / _FILE).read_bytes())
         name, budget = content["name"], content["token_budget"]
@@ -152,13 +154,13 @@ def _read(entry: Path, names: Set[str]) -> TuningResult | None:
 
 
 IDLE_SECONDS: Final = 5.0
-"""The seconds for which the engines must have been idle, so that a pause between two requests does
-not count as idle."""
+"""The seconds for which the engines must have been idle before a measurement, so that a pause
+between two requests does not count as idle."""
 
 
 class Measurement(NamedTuple):
-    """The subject of a measurement, and the place of its result. `name` is the model's name, for
-    people."""
+    """A measurement to make, and where its result is stored. `name` is the model's name for the
+    log."""
 
     name: str
     model_dir: Path
@@ -167,18 +169,18 @@ class Measurement(NamedTuple):
 
 
 class TuningProcess:
-    """Runs `tuning.process`. The process is killed when the thread that started it ends."""
+    """The process that runs `tuning.process`. It is killed when the thread that started it ends."""
 
     def __init__(self, measurement: Measurement) -> None:
         self._process = ChildProcess("fastovms.parts.tuning.process", dies_with_thread=True)
         send(self._process.connection, measurement)
 
     def pause(self) -> None:
-        """Stops the process by a signal until `resume`."""
+        """Suspends the process by a signal until `resume`."""
         self._process.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Continues a stopped process."""
+        """Resumes the suspended process."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -196,15 +198,14 @@ class TuningProcess:
 
 
 class IdleTuning:
-    """Starts, stops and continues measurements depending on whether the server's engines are idle.
-    Its methods may be called on any thread. A process measures one model after another. It begins
-    when all engines have been idle for some seconds, and is stopped as soon as one of them has
-    work.
+    """Runs measurements while the server's engines are idle. Thread-safe. A process measures one
+    model after another. It starts when all engines have been idle for some seconds, and is
+    suspended as soon as one of them has work.
 
     Args:
         engines: counts the working engines; measurements run only while it is 0.
         start: starts the measuring process.
-        delay: seconds for which all engines must have been idle.
+        delay: the seconds for which all engines must have been idle.
     """
 
     def __init__(
@@ -227,11 +228,11 @@ class IdleTuning:
 
     @property
     def is_measuring(self) -> bool:
-        """Whether there is something to measure, or being measured."""
+        """Whether a measurement waits or runs."""
         return self._thread is not None
 
     def add(self, measurement: Measurement) -> None:
-        """Queues a measurement, which begins once the server is idle."""
+        """Queues a measurement, which starts once the server is idle."""
         with self._changed:
             self._waiting.append(measurement)
             if self._thread is None:
@@ -240,8 +241,8 @@ class IdleTuning:
 
     @contextmanager
     def occupied(self) -> Iterator[None]:
-        """Counts as work of the server while the context is open: a client that waits for a model,
-        or a model that is loaded."""
+        """Prevents measurements while the context is open, for example while a client waits for a
+        model or a model is loaded."""
         self._set_occupied(1)
         try:
             yield
@@ -275,8 +276,8 @@ class IdleTuning:
             self._process.pause()
             if not self._is_paused:
                 logger.info(
-                    "tuning: measuring %s is interrupted by work, and continues when the server is "
-                    "idle",
+                    "tuning: measuring %s is interrupted by requests, and continues when the "
+                    "server is idle",
                     self._waiting[0].name,
                 )
             self._is_paused = True
@@ -298,7 +299,7 @@ class IdleTuning:
             self._thread = None
 
     def _begin(self, measurement: Measurement) -> bool:
-        """Returns whether a process could be started."""
+        """Starts the process of a measurement. Returns whether that succeeded."""
         try:
             process = self._start(measurement)
         except OSError as error:
@@ -315,7 +316,7 @@ class IdleTuning:
         return True
 
     def _end(self, process: TuningProcess) -> None:
-        """Waits for a process in a separate thread."""
+        """Waits in another thread for the end of a process, and logs its result."""
         found = process.result()
         with self._changed:
             measurement = self._waiting.popleft()

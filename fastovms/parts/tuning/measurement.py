@@ -1,4 +1,4 @@
-"""Stored results of tuning, and the warm-up of a model."""
+"""Measures the speed of model variants, and chooses the fastest one."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from fastovms.engine.model.model import Model
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 
 NUM_SEQUENCES: Final = (1, 8, 32)
-"""The numbers of sequences that decode together in the measured loads. All loads have the same
+"""The numbers of sequences that decode concurrently in the measured loads, which have equal
 weight."""
 
 TOKEN_BUDGETS: Final = (DEFAULT_TOKEN_BUDGET, 512)
 
 CONTEXT: Final = 192
 PROMPT_CONTEXT: Final = 512
-"""Tokens before a measured chunk of a prompt, so that attention counts in its cost."""
+"""The number of tokens before a measured prompt chunk, so that its cost includes attention."""
 
 MIN_GAIN: Final = 1.05
 MIN_GAIN_OF_TWO: Final = 1.10
-"""The gain that a way that holds the weights twice must have over one that holds them once."""
+"""The minimum speedup of settings that need two copies of the weights over those that need one."""
 
 MIN_ROUNDS: Final = 3
 
 _PROMPT_TOKENS: Final = 128
 _OUTPUT_TOKENS: Final = 64
 _MIN_AGREEMENT: Final = 0.75
-"""The fraction of the rounds in which the faster way must have been faster."""
+"""The fraction of rounds in which the faster settings must have been faster."""
 
 _CALM: Final = 0.85
-"""The fraction of the fastest memory of all rounds that a round must have had, to count."""
+"""The minimum memory speed of a valid round, as a fraction of the fastest round's."""
 
 _MAX_TRIES: Final = 4
-"""The number of rounds that are made at most for each one that is to count."""
+"""The maximum number of attempts per valid round."""
 
 
 class MeasuredStep(NamedTuple):
-    """A step of `num_sequences` that each compute `num_tokens` after `context` ones."""
+    """A step of `num_sequences` sequences that each compute `num_tokens` tokens after `context`
+    tokens."""
 
     num_sequences: int
     context: int
@@ -52,20 +53,20 @@ class MeasuredStep(NamedTuple):
 DECODES: Final = {n: MeasuredStep(n, CONTEXT, 1) for n in NUM_SEQUENCES}
 PREFILLS: Final = {budget: MeasuredStep(1, PROMPT_CONTEXT, budget) for budget in TOKEN_BUDGETS}
 LOAD_CASES: Final = (*DECODES.values(), PREFILLS[DEFAULT_TOKEN_BUDGET])
-"""The cases by which ways to run a model are compared."""
+"""The steps by which settings are compared."""
 BUDGET_CASES: Final = tuple(PREFILLS.values())
 
 Times = dict[MeasuredStep, list[float]]
-"""Seconds that each case took, round by round."""
+"""The seconds of each step, one value per round."""
 
 
 @dataclass(frozen=True, slots=True)
 class FastestWay:
-    """The way to run a model that was fastest in a measurement.
+    """The settings that were fastest in a measurement.
 
     Attributes:
-        name: the name of its precisions.
-        gain: its speed as a multiple of the default's.
+        name: the name of the precisions.
+        gain: the speed as a multiple of the default's.
     """
 
     name: str
@@ -81,18 +82,17 @@ def measure(
     max_rounds: int,
     memory_speed: Callable[[], float] = lambda: 1.0,
 ) -> dict[str, Times]:
-    """Times every case of every model, after one round to warm up. The models' caches are replaced.
-    Two ways at a time are measured in turn and compared within rounds, so that a neighbour's load
-    disturbs both alike. Rounds in which a neighbour made memory slow do not count. The default way
-    stays unless another one is clearly faster in most rounds.
+    """Returns the times of every step of every model, after a warm-up round. Replaces the models'
+    KV caches. The models take turns within each round, so that other load on the machine affects
+    all of them alike. Rounds in which memory was slow do not count.
 
     Args:
         memory_speed: returns the memory speed at the end of a round; 0 = the round is invalid.
             Rounds with slow memory are repeated a limited number of times.
 
     Returns:
-        The times of as many complete rounds as there was time for. Fewer than `MIN_ROUNDS` are not
-        conclusive.
+        The times of as many complete rounds as fit into `max_seconds`. Fewer than `MIN_ROUNDS` are
+            not conclusive.
     """
     end = clock() + max_seconds
     steps: list[tuple[str, MeasuredStep, Model, StepInputs]] = []
@@ -122,7 +122,7 @@ def measure(
 
 
 class _Round(NamedTuple):
-    """Seconds of all steps, in their order, and how fast memory was."""
+    """The seconds of all steps, in their order, and the memory speed of the round."""
 
     memory_speed: float
     seconds: Sequence[float]
@@ -146,11 +146,12 @@ def _times(
 def choose(
     default: str, ratios: Mapping[str, Sequence[float]], twice: Set[str] = frozenset()
 ) -> FastestWay | None:
-    """Returns the fastest way; None = not enough rounds.
+    """Returns the fastest settings: the default unless others are clearly faster in most rounds;
+    None = not enough rounds.
 
     Args:
-        ratios: the speedup of each other way over the default, per round; see `speed_ratios`.
-        twice: the ways that need two copies of the weights.
+        ratios: the speedup of each alternative over the default, per round; see `speed_ratios`.
+        twice: the alternatives that need two copies of the weights.
     """
     if any(len(found) < MIN_ROUNDS for found in ratios.values()):
         return None
@@ -169,7 +170,7 @@ def choose(
 
 
 def choose_token_budget(times: Times) -> int | None:
-    """Returns the fastest number of tokens per step, by the times of `BUDGET_CASES`; None = not
+    """Returns the fastest token budget of a step, from the times of `BUDGET_CASES`; None = not
     enough rounds."""
     if _num_rounds(times) < MIN_ROUNDS:
         return None
@@ -189,7 +190,7 @@ def _num_rounds(times: Times) -> int:
 
 
 def speed_ratios(times: Times, reference: Times) -> list[float]:
-    """Returns the speedup over the reference for each round: the geometric mean over the loads."""
+    """Returns the speedup over the reference in each round: the geometric mean over the loads."""
     ratios = []
     for i in range(_num_rounds(times)):
         logs = [math.log(_load(reference, n, i) / _load(times, n, i)) for n in NUM_SEQUENCES]
@@ -198,8 +199,8 @@ def speed_ratios(times: Times, reference: Times) -> list[float]:
 
 
 def _load(times: Times, num_sequences: int, i: int) -> float:
-    """Returns the seconds for this number of requests of a prompt and an answer that arrive
-    together."""
+    """Returns the seconds for `num_sequences` requests with a prompt and an answer that arrive
+    together, in round `i`."""
     budget = TOKEN_BUDGETS[0]
     prompts = num_sequences * _PROMPT_TOKENS / budget * times[PREFILLS[budget]][i]
     return prompts + _OUTPUT_TOKENS * times[DECODES[num_sequences]][i]
@@ -216,8 +217,8 @@ def _num_blocks(case: MeasuredStep, block_size: int) -> int:
 
 
 def inputs_of(case: MeasuredStep, block_size: int) -> StepInputs:
-    """Returns inputs over the first blocks of the cache. All tokens are the same id, which every
-    vocabulary has; neither tokens nor cache content affect the time."""
+    """Returns the inputs of a step over the first blocks of the KV cache. All tokens have one id,
+    which every vocabulary has; the time does not depend on tokens or cache content."""
     end = case.context + case.num_tokens
     num_blocks = -(-end // block_size)
     layout = StepLayout(block_size)

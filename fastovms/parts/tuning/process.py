@@ -1,8 +1,5 @@
-"""The process that measures how a model runs fastest.
-
-It is stopped by a signal whenever a request waits for the server, and continued by another one.
-Interrupted rounds are repeated.
-"""
+"""The process that measures which settings run a model fastest. The server suspends it by a signal
+while requests run; interrupted rounds are repeated."""
 
 from __future__ import annotations
 
@@ -19,13 +16,12 @@ from fastovms.parts.tuning.ways import measure_all
 
 _NICENESS: Final = 19
 _MEMORY_SHARE: Final = 0.25
-"""The fraction of the free memory that the weights may take. Two ways to run a model are
-compared."""
+"""The maximum fraction of the free memory for the weights, because two variants of a model are in
+memory."""
 
 
 class MemorySpeed:
-    """A callable that returns the speed of memory, or 0 if the process has been stopped since the
-    last call."""
+    """Measures the memory speed: 0 if the process was suspended since the last call."""
 
     def __init__(self) -> None:
         self._read = MemoryReader()
@@ -61,6 +57,6 @@ def tune(measurement: Measurement) -> str:
 
 
 def serve(connection: Connection[Any, Any]) -> None:
-    """Receives a task, measures at low priority and sends the result."""
+    """Receives a `Measurement`, measures at low priority and sends the result."""
     os.nice(_NICENESS)
     send(connection, tune(receive(connection)))

@@ -1,4 +1,4 @@
-"""Measures the loss of exactness of a way to run a model."""
+"""Measures how much the precisions of a model change its log probabilities."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from fastovms.engine.model.model import Floats, Model, as_float32
 from fastovms.engine.model.step_inputs import StepInputs, StepLayout
 
 CHUNK: Final = 64
-"""Tokens a step: more than a small step has (see `compilation`), and logits of a large vocabulary
-stay small."""
+"""The tokens per step: more than a small step has (see `compilation`), and few enough for the
+logits of a large vocabulary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quality:
-    """Log probabilities of one way to run a model, against those of another on the same tokens.
+    """Log probabilities of one variant of a model compared with the reference's on the same tokens.
 
     Attributes:
         num_tokens: the number of compared predictions.
-        mean_difference: by how much the log probability of the text's next token differs, in nats.
-        agreement: the share of predictions with the same likeliest token.
-        mean_divergence: the KL divergence from the reference, in nats.
+        mean_difference: the mean absolute difference of the log probability of the next token, in
+            nats.
+        agreement: the fraction of predictions with the same most likely token.
+        mean_divergence: the mean KL divergence from the reference, in nats.
         perplexity_ratio: the perplexity of the texts as a multiple of the reference's.
     """
 
@@ -38,7 +39,7 @@ class Quality:
 
 
 class QualityCounter:
-    """Accumulates, over several texts, the sums from which a `Quality` is computed."""
+    """Accumulates the sums from which a `Quality` is computed, over several texts."""
 
     def __init__(self) -> None:
         self._num = 0
@@ -48,10 +49,9 @@ class QualityCounter:
         self._divergence = 0.0
 
     def add(self, reference: Floats, logits: Floats, next_ids: Sequence[int]) -> None:
-        """
-        Args:
-            reference, logits: the logits after each token, [tokens, vocabulary].
-            next_ids: the tokens of the text that follow.
+        """Args:
+        reference, logits: f32 [tokens, vocab_size], the logits after each token.
+        next_ids: the token that follows each token in the text.
         """
         rows = np.arange(len(next_ids))
         weights, of_reference = _normalized(reference)
@@ -78,7 +78,7 @@ class QualityCounter:
 
 
 def _normalized(logits: Floats) -> tuple[Floats, Floats]:
-    """Returns the probabilities, and the logarithm of each row's sum."""
+    """Returns the probabilities, and the logarithm of each row's sum of exponentials."""
     top = logits.max(axis=1, keepdims=True)
     powers = np.exp(logits - top)
     sums = powers.sum(axis=1, keepdims=True)
@@ -90,8 +90,8 @@ def _normalized(logits: Floats) -> tuple[Floats, Floats]:
 def compare(
     reference: Model, others: Mapping[str, Model], texts: Sequence[Sequence[int]]
 ) -> dict[str, Quality]:
-    """Computes texts of at least two tokens with every model, a chunk at a time in turn, and
-    returns the qualities by name. The models' caches are replaced."""
+    """Computes texts, of at least two tokens each, with every model, a chunk at a time in turn, and
+    returns the quality of each of `others` by name. Replaces the models' KV caches."""
     longest = max(map(len, texts))
     for model in (reference, *others.values()):
         model.allocate_cache(-(-longest // model.block_size))
@@ -109,8 +109,8 @@ def compare(
 
 
 def chunk_logits(model: Model, token_ids: array[int], start: int, end: int) -> Floats:
-    """Returns the logits behind tokens `start` to `end` - 1 of a text, [tokens, vocabulary]. The
-    tokens before are in the first blocks of the cache, from earlier calls."""
+    """Returns the logits after the tokens `start` to `end` - 1 of a text, f32 [tokens, vocab_size].
+    The KV of the preceding tokens must be in the first blocks of the cache."""
     return as_float32(model.infer(_inputs(token_ids, start, end, model.block_size))).copy()
 
 

@@ -1,4 +1,4 @@
-"""Measures and compares all ways to run a model."""
+"""Measures and compares all variants of a model, for `fastovms tune`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from fastovms.system.disk import DiskCache
 logger = logging.getLogger(__name__)
 
 NUM_ROUNDS: Final = 15
-"""The number of rounds in which two ways to run a model are compared."""
+"""The number of rounds in which two variants of a model are compared."""
 
 _MEMORY_SHARE: Final = 0.5
-"""The fraction of the free memory that may hold weights of further ways to run the model."""
+"""The maximum fraction of the free memory for the weights of further variants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class TuningReport:
     """The result of a measurement by `fastovms tune`.
 
     Attributes:
-        loads: times of `LOAD_CASES` by way of running the model, the default first.
-        gains: the speedup of each way over the default.
-        budgets: times of `BUDGET_CASES`, by way of running the model.
+        loads: the times of `LOAD_CASES` by variant, default first.
+        gains: the speedup of each variant over the default.
+        budgets: the times of `BUDGET_CASES` by variant.
         entry: the file of the result; None = not stored.
-        int4_group_size: that of `ExportedModel`.
-        has_vnni: whether the CPU has instructions for 8-bit integer products (VNNI).
+        int4_group_size: see `ExportedModel`.
+        has_vnni: whether the CPU has 8-bit integer dot product instructions (VNNI).
     """
 
     loads: dict[str, tuning.Times]
@@ -59,15 +59,15 @@ def measure_all(
     clock: Callable[[], float] = time.perf_counter,
     memory_speed: Callable[[], float] = lambda: 1.0,
 ) -> TuningReport | None:
-    """Measures every way to run a model that fits into memory, without a time limit, and stores the
-    result. Besides the default, one way at a time is loaded. Raises ConfigurationError if the
+    """Measures every variant of a model that fits into memory, without a time limit, and stores the
+    result. Besides the default, one variant at a time is loaded. Raises ConfigurationError if the
     device cannot run the model.
 
     Args:
         memory_speed: see `tuning.measure`.
 
     Returns:
-        The result, or None if the machine was too busy.
+        The result; None = the machine was too busy.
     """
     files = read_files(model_dir, config)
     measure = partial(
@@ -121,13 +121,13 @@ def measure_all(
 def compare_all(
     model_dir: Path, config: EngineConfig, names: Set[str], token_ids: Sequence[int]
 ) -> dict[str, Quality]:
-    """Compares the log probabilities of several ways to run a model with those of f32 throughout,
-    and returns the differences by the names of the ways. The model in f32 and one way at a time are
-    in memory. A way that does not fit into memory is omitted. Raises ConfigurationError if the
-    model or the device cannot do it.
+    """Compares the log probabilities of variants of a model with those in f32, and returns the
+    quality of each variant by name. The model in f32 and one variant at a time are in memory; a
+    variant that does not fit is omitted. Raises ConfigurationError if the model or the device does
+    not support the comparison.
 
     Args:
-        token_ids: the tokens of a text, at most as many as the model's context.
+        token_ids: the tokens of a text, at most as many as the model's context length.
     """
     files = read_files(model_dir, config)
     reference = ExportedModel(model_dir, device=config.device, exact=True)

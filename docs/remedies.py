@@ -157,7 +157,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "Take another draft model.",
             "takes images": "Take a draft model without images.",
             "draft head of the architecture": "Take an EAGLE-3 head or a smaller model.",
-            "is an EAGLE-3 head for a model": "Take the head that was trained for this model.",
+            "is an EAGLE-3 head for models with": "Take the head that was trained for this model.",
             "the draft model … cannot be used": "Take the head that was trained for this model, "
             "exported by a current optimum-intel.",
             "the draft model cannot be used": "The rest of the line says why; without "

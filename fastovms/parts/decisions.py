@@ -343,7 +343,7 @@ def _make_prompts(
     text = render_prompt(messages, ToolUse(), template_options(model, fields), model, name)
     before, mark, after = text.rpartition(_MARK)
     if not mark:
-        raise InvalidField(f"{name}: the chat template does not show the question", param=name)
+        raise InvalidField(f"{name}: the chat template leaves out the question", param=name)
     check_text(text, name, model.info)
     reasoning_format = model.chat.reasoning_format
     if reasoning_format is not None:

@@ -64,14 +64,15 @@ def read_pulled(path: Path) -> PulledRevision | None:
 
 
 def forget_pulled(path: Path) -> None:
-    """Deletes the download record of a path before another model is stored there. Raises
-    OSError."""
+    """Deletes the download record of a path before another model is stored there. Raises OSError if
+    the record cannot be deleted."""
     with suppress(FileNotFoundError, NotADirectoryError):
         _note(path).unlink()
 
 
 def note_pulled(path: Path, pulled: PulledRevision) -> None:
-    """Writes the download record of a path, which `read_pulled` returns. Raises OSError."""
+    """Writes the download record of a path, which `read_pulled` returns. Raises OSError if the
+    record cannot be written."""
     _note(path).write_text(f"{json.dumps(pulled._asdict())}\n", encoding="utf-8")
 
 

@@ -49,7 +49,7 @@ EVENTS: Final = TableSchema(
 )
 JOBS: Final = TableSchema("jobs", ("object", "job"), ("object",))
 FORMS: Final = (OBJECTS, ITEMS, EVENTS, JOBS)
-"""The tables, objects before what belongs to them. The owner of a running response is not
+"""The tables, objects before their items and events. The owner of a running response is not
 copied."""
 
 Row = Sequence[Any]
@@ -59,7 +59,7 @@ _PROGRESS: Final = OBJECTS.columns.index("progress")
 _TENANT: Final = OBJECTS.columns.index("tenant")
 _SIZE: Final = OBJECTS.columns.index("size")
 _NAME: Final = slice(1, 4)
-"""The tenant, kind and id of an object."""
+"""The columns with the tenant, kind and id of an object."""
 
 
 class RowSource(Protocol):

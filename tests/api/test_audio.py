@@ -309,7 +309,7 @@ async def test_unsupported_task_of_a_speech_model_is_refused(start) -> None:
     words = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
     for data, path, message in (
         ({}, "translations", "the model whisper does not translate"),
-        (words, "transcriptions", "does not find words"),
+        (words, "transcriptions", "does not report times of words"),
     ):
         answer = await site.post(data, path=f"/v1/audio/{path}")
         assert answer.status_code == 400
@@ -321,7 +321,7 @@ async def test_unsupported_task_of_a_speech_model_is_refused(start) -> None:
             {"model": "whisper"} | data, path=f"/{prefix}/audio/transcriptions"
         )
         assert answer.status_code == 400
-        assert "whisper finds no times: response_format must be json or text" in answer.text
+        assert "whisper reports no times: response_format must be json or text" in answer.text
     site = await start(decodes=False)
     answer = await site.post()
     assert answer.status_code == 400

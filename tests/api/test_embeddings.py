@@ -283,7 +283,7 @@ async def test_many_vectors_are_written_in_a_thread(make_encoder_api):
         ("input", ["a"] * 9, "input must have at most 8 entries, not 9"),
         ("input", "a\ud800", "lone surrogate"),
         ("input", 5, "input"),
-        ("messages", [{"role": "user", "content": "a"}], "messages cannot be embedded"),
+        ("messages", [{"role": "user", "content": "a"}], "messages is not supported"),
         ("encoding_format", "bytes", 'encoding_format must be "float" or "base64", not "bytes"'),
         ("dimensions", 5, "dimensions must be from 1 to 4, the dimensions of fake, not 5"),
         ("dimensions", 0, "dimensions must be from 1 to 4"),

@@ -34,15 +34,15 @@ _MAX_NAME: Final = 300
 _MAX_PATTERNS: Final = 1000
 
 _MOST: Final = 65504.0
-"""The largest number of a matrix or a scale, which is f16's. A change that overflows in f32 would
-be NaN in rows of other requests, too: the mask multiplies it by 0."""
+"""The largest absolute value in a matrix or scale, which is that of f16. A product that overflows
+in f32 would become NaN even in rows of other requests, where the mask multiplies it by 0."""
 
 _REPEAT: Final = re.compile(r"(?<!\()[*+?{]")
 _SLOW_PATTERN: Final = re.compile(r"\)[*+?{]")
 _MAX_REPEATS: Final = 2
 _MAX_GROUPS: Final = 2
-"""Limits of a regular expression, whose matching holds the GIL: more than polynomial time would
-stop the server."""
+"""Limits of a regular expression, whose matching holds the GIL: without them, matching could take
+exponential time and stop the server."""
 
 _TENSOR: Final = re.compile(
     r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<side>[AB])(?:\.default)?\.weight"
@@ -72,8 +72,8 @@ _VARIANTS: Final[Mapping[str, str]] = {
 """Settings that select unsupported kinds of adapters, with the names of the kinds."""
 
 _CHANGED_BASE: Final = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Initializations that change the weights of the base. PEFT can save such an adapter for the
-unchanged base."""
+"""Initializations that change the base model's weights. PEFT can save such an adapter for the
+unchanged base model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +296,7 @@ def _pair(tensors: list[_Tensor], path: Path) -> dict[str, tuple[_Tensor, _Tenso
         found = _TENSOR.fullmatch(tensor.name)
         if found is None:
             raise ConfigurationError(
-                f"{path}: {tensor.name} cannot be served, only lora_A and lora_B of modules"
+                f"{path}: {tensor.name} is not supported, only lora_A and lora_B of modules are"
             )
         own = sides.setdefault(found["module"], {})
         if found["side"] in own:
@@ -322,8 +322,8 @@ def _check_shapes(
     shape = shapes.get(module)
     if shape is None:
         raise ConfigurationError(
-            f"the adapter {directory} is for another model: it changes {module}, which this one "
-            "does not have, or not as a matrix that adapters can change"
+            f"the adapter {directory} is for another model: it changes {module}, which is "
+            "not a weight matrix of this model that adapters can change"
         )
     rank = down.shape[0]
     if not 1 <= rank <= max_rank:

@@ -34,8 +34,8 @@ Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
 
 RANK_STEP: Final = 8
-"""Ranks are rounded up to a multiple of this with zeros, so that other adapters do not change the
-order in which the products of one are summed."""
+"""Ranks are padded with zeros to a multiple of this, so that the other adapters of a step do not
+change the summation order, and thus the rounding, of an adapter's products."""
 
 _MASK: Final = "adapter_mask"
 _DOWN: Final = "adapter_down."

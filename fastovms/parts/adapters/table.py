@@ -230,7 +230,7 @@ class AdapterTable(BackendExtension):
         needed += compiles * self._model.graph.weights.stat().st_size
         if needed > (available := available_memory()):
             raise ConfigurationError(
-                f"the adapter needs about {needed / MIB:.0f} MiB of memory, and "
+                f"the adapter needs about {needed / MIB:.0f} MiB of memory, but only "
                 f"{available / MIB:.0f} MiB are free"
             )
         stack = self._stack.with_adapter(number, files.weights, self._pack(files))

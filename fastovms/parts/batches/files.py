@@ -202,7 +202,7 @@ async def _send(
 
 
 async def _read(threads: DiskThreads, content: _Content, wanted: range) -> bytes:
-    """Reads the first piece of the wanted range. Raises OSError."""
+    """Reads the first piece of the wanted range. Raises OSError if the file cannot be read."""
     return await threads.run(content.read, min(_PIECE, len(wanted)), wanted.start)
 
 

@@ -131,7 +131,7 @@ class Pace:
 
     def spend(self, num_bytes: int) -> None:
         """Counts `num_bytes` that the caller will process next, and pauses if needed. Raises
-        Stopped."""
+        Stopped after a call of `stop`."""
         if self._is_stopped:
             raise Stopped
         self._num_steps += 1
@@ -148,12 +148,13 @@ MAX_ERRORS: Final = 100
 _SHOWN: Final = 60
 
 _WEIGHED: Final = 1024 * 1024
-"""The number of bytes from which a line is weighed before it is decoded: a decoder has the GIL for
-all of it."""
+"""The minimum bytes of a line whose JSON values are counted before it is decoded, because decoding
+holds the GIL until its end."""
 
-_MANY_BRACKETS: Final = 300
-"""Arrays and objects from which it is, too. A decoder goes as deep as the stack of its thread has
-room, which another thread, when the line runs, may have less of."""
+_MIN_COUNTED_BRACKETS: Final = 300
+"""The minimum number of arrays and objects in a line whose JSON values are counted, too. The
+decoder's nesting limit depends on the thread's stack, and another thread decodes the line when it
+runs."""
 
 _UNREAD: Final = ("line_too_long", "invalid_json_line")
 """The error codes of lines whose `custom_id` is unknown and therefore not checked for
@@ -260,7 +261,7 @@ def _check_line(
         return BatchError("line_too_long", f"a line must have at most {MAX_LINE} bytes")
     if not is_utf8(line):
         return BatchError("invalid_json_line", "the line is not UTF-8")
-    if len(line) >= _WEIGHED or line.count(b"[") + line.count(b"{") > _MANY_BRACKETS:
+    if len(line) >= _WEIGHED or line.count(b"[") + line.count(b"{") > _MIN_COUNTED_BRACKETS:
         try:
             rules.weigh(line)
         except RequestError as error:

@@ -38,7 +38,7 @@ REASONS: Final = {
     EXPIRED: "This request could not be executed before the completion window expired.",
     CANCELLED: "This request was not executed: its batch was cancelled.",
 }
-"""The messages about lines that were not run, by error code."""
+"""The messages for lines that were not run, by error code."""
 
 _PIECE: Final = 1024 * 1024
 _BUFFER: Final = 128 * 1024
@@ -51,7 +51,7 @@ NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """The errors that msgspec raises for a text that is not JSON, or is nested too deeply."""
 
 _FORBIDDEN: Final = ("stream", "background")
-"""Fields of a line's body that must not be true."""
+"""The fields of a line's body that must not be true."""
 
 
 class BatchLine(NamedTuple):
@@ -222,8 +222,7 @@ _RETRY_DELAY: Final = 30.0
 """Seconds until a batch resumes after a failure to write its files."""
 
 _MAX_RETRIES: Final = 3
-"""The number of attempts to write the files of a cancelled batch, after which it ends without
-them."""
+"""The maximum attempts to write the files of a cancelled batch, which then ends without them."""
 
 
 class BatchFaults:
@@ -331,9 +330,8 @@ async def open_output(
 
 _LONG: Final = 64 * 1024
 _END: Final = 8 * 1024
-"""The number of bytes from which an answer has no more read of it than its end, where its usage
-mostly is, and how many these are: a decoder has the GIL for all of what it reads, vectors
-included."""
+"""The minimum bytes of an answer of which only the end is decoded, and the bytes of that end, which
+usually has the usage. Decoding the whole answer would hold the GIL too long."""
 
 _MEMBER: Final = b',"usage":'
 

@@ -55,8 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 _SENDER: Final = "batches:0"
-"""A placeholder for the address of a client: all batches without a key share what one client may
-have."""
+"""The client address of batches without a key, which share the limits of one client."""
 
 _LATER: Final = (429, 503)
 _USUAL_DELAY: Final = 1.0
@@ -538,8 +537,8 @@ class BatchRun:
 
 
 def _size_or_none(path: Path) -> int | None:
-    """Returns the size of a file in bytes; deletes an empty file and returns None. Raises
-    OSError."""
+    """Returns the size of a file in bytes; deletes an empty file and returns None. Raises OSError
+    if the file cannot be accessed."""
     size = path.stat().st_size if path.exists() else 0
     if not size:
         path.unlink(missing_ok=True)

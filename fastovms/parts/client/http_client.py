@@ -221,8 +221,8 @@ def read_event(data: bytes) -> StreamEvent:
 
 
 OnEvent = Callable[[bytes, float], None]
-"""Takes the data of an event, and when it was read, in seconds of `time.perf_counter`. It may raise
-RequestFailed, with which the request then ends."""
+"""Called with the data of an event and the time at which it was read, in seconds of
+`time.perf_counter`. May raise RequestFailed to end the request."""
 
 _MAX_BODY: Final = 64 * 1024 * 1024
 """The maximum bytes of a response body; a longer one is a protocol error."""

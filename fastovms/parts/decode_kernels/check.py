@@ -72,22 +72,23 @@ _FACTOR: Final = 1.5
 270M."""
 
 _EXACT: Final = {16: 0.005, 8: 0.05}
-"""The error of OpenVINO, as a share of the logits' deviation, that counts at least, by the fewest
-bits of our activations. Where OpenVINO computed in f32 with a cache of f16, ours of 16 bits came to
-0.001 to 0.004 with SmolLM2 and Gemma, and OpenVINO's to 0.0005 to 0.002."""
+"""The minimum of OpenVINO's error, as a fraction of the logits' standard deviation, that the
+kernels' error is compared with, by the fewest bits of the kernels' activations. Where OpenVINO
+computed in f32 with an f16 cache, the error of kernels with 16 bits was 0.001 to 0.004 for SmolLM2
+and Gemma, and OpenVINO's 0.0005 to 0.002."""
 
 _MAX_ERROR: Final = 0.2
 """If the root mean square difference from OpenVINO's logits is at most this share of their standard
 deviation, the whole model is not compared with f32."""
 
 _MAX_LOSS: Final = 0.3
-"""By how much OpenVINO's logit of our likeliest token may be below its own likeliest's, as a share
-of the same."""
+"""The maximum by which OpenVINO's logit of the kernels' most likely token may be below OpenVINO's
+highest logit, as a fraction of the logits' standard deviation."""
 
 _MAX_ERROR_OF_ROW: Final = 0.02
-"""The largest error of a product of a row of an expert's matrix with signs, as a share of the
-row's length, at least that of a row of ones in integers. Packed scales are f16, which rounds by up
-to 0.0005."""
+"""The maximum error of the product of an expert's weight row with a vector of signs, relative to
+the row's norm (at least that of a row of ones in integers). Packed scales are f16, which rounds by
+up to 0.0005."""
 
 _ROWS_AT_ONCE: Final = 512
 """The number of rows that are decompressed at once, which bounds the memory."""

@@ -77,13 +77,14 @@ _EXACT_INSTRUCTIONS: Final = {
     "avx_vnni": "avx_vnni16",
     "avx2": "avx2",
 }
-"""The instructions for models some of whose weights have zero points, by the fastest ones. There 8
-bits of activations would be less exact than OpenVINO. With SmolLM2 in Q4_1, logits differed from
-f32 by 0.03 to 0.09 of their deviation with 8 bits, and by 0.01 with 16, at nearly the same speed
-for few tokens. Those of OpenVINO in bf16 differed by 0.02 to 0.04. With 8 bits for its symmetric
-weights of 6 and 8 bits alone, the likeliest token was that of f32 in 97.9 instead of 99.5 % of
-positions. For symmetric weights of 4 bits, 8 bits are more exact than OpenVINO's default: in Q4_0,
-the likeliest token was that of f32 in 96.3 % of positions, with OpenVINO in 94.6 %."""
+"""The instructions for models with zero points in some weights, by the fastest ones. With 8-bit
+activations, such models would be less exact than with OpenVINO. With SmolLM2 in Q4_1, logits
+differed from f32 by 0.03 to 0.09 of their standard deviation with 8 bits, and by 0.01 with 16 bits,
+at nearly the same speed for few tokens; OpenVINO's in bf16 differed by 0.02 to 0.04. If only the
+symmetric 6-bit and 8-bit weights used 8 bits, the most likely token equalled that of f32 in 97.9
+instead of 99.5 % of positions. For symmetric 4-bit weights, 8 bits are more exact than OpenVINO's
+default: in Q4_0 the most likely token equalled that of f32 in 96.3 % of positions, with OpenVINO in
+94.6 %."""
 
 _BITS: Final = {ov.Type.f16: 16, ov.Type.f32: 32, ov.Type.u8: 8}
 """The bits of a number in the KV cache, by its type."""
@@ -91,8 +92,8 @@ _BITS: Final = {ov.Type.f16: 16, ov.Type.f32: 32, ov.Type.u8: 8}
 _STATE_BITS: Final = {ov.Type.bf16: 16, ov.Type.f32: 32}
 
 _SCALE_BYTES: Final = 8
-"""The bytes of a scale and a zero point in a cache of 8 bits. A block has that many further rows of
-keys and that many further columns of values."""
+"""The bytes of a scale and a zero point in an 8-bit KV cache. A block has this many additional rows
+of keys and this many additional columns of values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class FewRowVariants:
 def fastest_kernels(paged: PagedGraph, instructions: str, num_threads: int) -> Kernels:
     """Returns the fastest kernels for these instructions, or the exact variant of
     `_EXACT_INSTRUCTIONS` if weights have zero points. The first compilation takes seconds. Raises
-    Exception as `compile_kernels` does."""
+    the exceptions of `compile_kernels`."""
     if has_zero_points(paged.model, instructions):
         instructions = _EXACT_INSTRUCTIONS[instructions]
     return compiler.compile_kernels(instructions, num_threads)

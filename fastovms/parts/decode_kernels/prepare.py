@@ -72,8 +72,8 @@ _MEASURED: Final = "kernels"
 _FILE: Final = "measured.json"
 
 _MIN_GAIN_OF_ONE: Final = 1.35
-"""The minimum gain of the kernels in steps of one row where the graph for these is not compiled
-yet, which gains up to 1.3."""
+"""The minimum gain in steps of one token if OpenVINO's graph for such steps is not compiled yet,
+because that graph alone gains up to 1.3."""
 
 BEING_PREPARED: Final = "being prepared"
 
@@ -471,7 +471,8 @@ def _read_whole_steps(
     found: CachedKernels, paged: PagedGraph, device: str, precisions: Precisions, has_adapters: bool
 ) -> CachedKernels:
     """Returns the result with its whole-step variants. Raises ValueError, KeyError or TypeError if
-    the files are corrupt; _KernelsNotCompiledError; Exception as `compile_kernels` does."""
+    the files are corrupt; _KernelsNotCompiledError if the kernels are not in numba's cache; and the
+    exceptions of `compile_kernels`."""
     from fastovms.engine.kernels.assembler import WeightStore
     from fastovms.engine.kernels.compiler import compile_kernels, compiled_mark
     from fastovms.engine.kernels.whole_steps import CacheShape
@@ -505,7 +506,8 @@ def _read_whole_steps(
 
 def _result_of(preparation: Preparation, may_go_on: WaitForRequests) -> Path:
     """Runs the preparation in a process, and returns the cache entry with the weights. Raises
-    _KernelsRejectedError if the kernels cannot be used; _ModelUnloadedError."""
+    _KernelsRejectedError if the kernels cannot be used; _ModelUnloadedError if the model was
+    unloaded meanwhile."""
     result: Prepared | WorkerFailed | None = run_preparation(
         "fastovms.parts.decode_kernels.process", may_go_on=may_go_on, message=preparation
     )

@@ -42,8 +42,8 @@ class StepProgramRunner:
     max_context_len: int | None = None
 
     max_long_chunk: int | None = 16
-    """With AVX-512, a token of the text cost 0.59 of the time of OpenVINO's attention for a chunk
-    of 5, and 1.06 for one of 16. Larger ones were measured with AVX2 alone."""
+    """With AVX-512, attention took 0.59 of OpenVINO's time per context token for a chunk of 5
+    tokens, and 1.06 for one of 16. Larger chunks were measured only with AVX2."""
 
     def __init__(self, step: WholeStep, before: ov.CompiledModel, workspace: Workspace) -> None:
         self._step = step

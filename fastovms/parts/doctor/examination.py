@@ -86,7 +86,8 @@ _INSTRUCTION_SETS: Final = {
     "AMX BF16": "amx_bf16",
     "AMX INT8": "amx_int8",
 }
-"""The instruction sets that OpenVINO multiplies with, by their flags in /proc/cpuinfo."""
+"""The instruction sets that OpenVINO uses for matrix products, with their flags in
+/proc/cpuinfo."""
 
 _LITTLE_MEMORY: Final = GIB
 
@@ -342,8 +343,8 @@ INSTALLATION_CHECKS: Final[tuple[InstallationCheck, ...]] = (
 
 
 _LOW_SHARE: Final = 0.4
-"""The share of the ceiling below which something other than memory limits the speed of a large
-model."""
+"""The fraction of the ceiling below which something other than memory bandwidth limits the speed of
+a large model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,7 +403,7 @@ def check_fit(facts: ModelOnMachine) -> Iterator[Finding]:
 
 
 _PROGRAM: Final = 500_000_000
-"""The approximate bytes of the program, its libraries and the activations of a step."""
+"""The approximate bytes of the program, its libraries and the activations."""
 
 
 def check_needs(facts: ModelOnMachine) -> Iterator[Finding]:

@@ -294,10 +294,10 @@ class Drafting(Drafter):
         try:
             return self._guesser.guess(sequence, drafters, self._room(sequence))
         except Exception:
-            self._do_without(sequence)
+            self._stop_drafting(sequence)
             return NO_GUESS
 
-    def _do_without(self, sequence: Sequence) -> None:
+    def _stop_drafting(self, sequence: Sequence) -> None:
         """Stops drafting for a sequence, after an exception."""
         logger.exception(
             "request %s continues without drafts: drafting failed", sequence.request_id
@@ -358,7 +358,7 @@ class Drafting(Drafter):
                     _cut_by_grammar(sequence, sequence.grammar, policy)
                 except Exception:
                     del sequence.draft_token_ids[:]
-                    self._do_without(sequence)
+                    self._stop_drafting(sequence)
                     continue
             if not sequence.draft_token_ids:
                 sequence.draft_token_ids, drafters.drafted_by = draft, None

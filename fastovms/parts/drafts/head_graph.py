@@ -37,7 +37,7 @@ _KIND: Final = "eagle3"
 _OTHER_KINDS: Final = ("eagle", "medusa", "dflash", "mlpspeculator")
 """Parts of the architecture names of heads that are not EAGLE-3 heads."""
 
-_ON_THE_WAY: Final = frozenset({"Convert", "Reshape", "Unsqueeze"})
+_TRANSPARENT: Final = frozenset({"Convert", "Reshape", "Unsqueeze"})
 """The types of nodes that may be between the token ids and the embedding lookup."""
 
 
@@ -170,14 +170,14 @@ def _take_token_ids(head: ov.Model, vocab_size: int) -> NDArray[np.int64]:
 def _embedding(model: ov.Model, name: str) -> Node:
     """Returns the node that looks up the token embeddings."""
     ids = model.input("input_ids").get_node()
-    for node in reached([ids], _consumers_on_the_way):
+    for node in reached([ids], _consumers_through):
         if node.get_type_name() == "Gather" and len(node.input_value(0).get_partial_shape()) == 2:
             return node
     raise _UnsuitableHead(f"{name} has no table of embeddings that can be found")
 
 
-def _consumers_on_the_way(node: Node) -> list[Node]:
-    if node.get_type_name() not in {"Parameter", *_ON_THE_WAY}:
+def _consumers_through(node: Node) -> list[Node]:
+    if node.get_type_name() not in {"Parameter", *_TRANSPARENT}:
         return []
     targets = node.output(0).get_target_inputs()
     return [

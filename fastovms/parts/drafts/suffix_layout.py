@@ -23,9 +23,9 @@ SPACE: Final = 1
 BEFORE: Final = 2
 AFTER: Final = 3
 CHAIN: Final = 4
-"""The columns of an entry: its token, the space of its text, and the positions of the entry before
-it and of the latest one after it. From `CHAIN` on: for each order, the position of the entry before
-it in its chain."""
+"""The columns of an entry: its token, its text's space, and the positions of the preceding entry
+and of the latest following one. From `CHAIN` on, for each order: the position of the next older
+entry with the same hash."""
 
 NUM_COLUMNS: Final = CHAIN + len(ORDERS)
 

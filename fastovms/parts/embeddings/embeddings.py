@@ -652,7 +652,7 @@ def read_chat(body: EmbeddingRequest, model: ServedEncoder, dialect: Dialect) ->
     model does not support images, or the messages are not one user message with an optional system
     message before it."""
     if model.images is None:
-        raise InvalidField("messages cannot be embedded: send input", param="messages")
+        raise InvalidField("messages is not supported by this model: send input", param="messages")
     if body.input is not None:
         raise InvalidField("messages cannot be sent together with input", param="messages")
     chat = read_messages(body.messages, dialect, images_of_request(model.images))

@@ -212,7 +212,7 @@ class TextsJob(Job[EncodedTexts]):
 
 
 class TextsBackend(JobThread[TextsJob]):
-    """A backend for jobs of texts that limits the number of waiting tokens."""
+    """The base class of backends that encode texts; limits the number of waiting tokens."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._waiting_tokens = Shares.of_places(_MAX_WAITING_TOKENS)

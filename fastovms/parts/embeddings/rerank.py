@@ -165,8 +165,8 @@ class FittedPair(NamedTuple):
 
 
 class PairTokens(NamedTuple):
-    """The token ids of the texts of a request, without special tokens. `query_end` are the tokens
-    of the model's prompt at the end of each query, which truncation keeps."""
+    """The token ids of the texts of a request, without special tokens. `query_end` are
+    prompt tokens that follow each query; truncation of a query keeps them."""
 
     queries: Sequence[TokenIds]
     documents: Sequence[TokenIds]
@@ -287,7 +287,7 @@ async def score_pairs(
     pairs cannot be scored now."""
     model, client = call.model, call.client
     if model.task is Task.EMBEDDINGS:
-        return await _alike(call, texts, pairs, options)
+        return await _cosine_scores(call, texts, pairs, options)
     template, config = model.texts.pair, model.config
     form = model.form
     is_written = form is not None and form.is_written(texts.queries)
@@ -321,7 +321,7 @@ def _relevance(logits: Scores, *, uses_activation: bool) -> Scores:
     return scores
 
 
-async def _alike(
+async def _cosine_scores(
     call: EncodingCall, texts: PairTexts, pairs: Sequence[Pair], options: PairOptions
 ) -> PairScores:
     """Returns the cosine similarity of the embeddings of each pair, for embedding models."""

@@ -50,7 +50,7 @@ ENCODER_FILES: Final = (
 lacks other files."""
 
 
-_SHIFTED: Final = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
+_WITH_SHIFTED_POSITIONS: Final = ("roberta", "xlm-roberta", "camembert", "mpnet", "xlm-roberta-xl")
 """The model types whose positions begin after the padding id."""
 
 _LONGEST: Final = 10**6
@@ -84,7 +84,7 @@ def _longest_text(model_dir: Path, config: Mapping[str, Any], scopes: list[dict[
     positions = first_integer(scopes, LENGTH_KEYS)
     if positions is None or positions < 1:
         positions = UNLIMITED
-    elif config.get("model_type") in _SHIFTED:
+    elif config.get("model_type") in _WITH_SHIFTED_POSITIONS:
         padding = config.get("pad_token_id")
         positions -= 1 + (padding if isinstance(padding, int) else 1)
     tokenizer = read_optional(model_dir / "tokenizer_config.json")

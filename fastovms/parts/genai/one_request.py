@@ -49,7 +49,7 @@ class StaticLengths(NamedTuple):
         return cls(*(int(str(lengths[name])) for name in (MAX_PROMPT_LEN, MIN_RESPONSE_LEN)))
 
 
-class _Ended(NamedTuple):
+class _GenerationEnded(NamedTuple):
     """Signals the end of a generation, with its error; None = no error."""
 
     error: Exception | None
@@ -108,7 +108,7 @@ class OneRequestHandle:
     def __init__(
         self, pipeline: genai.LLMPipeline, prompt: ov.Tensor, config: genai.GenerationConfig
     ) -> None:
-        self._events: queue.SimpleQueue[list[int] | _Ended] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[list[int] | _GenerationEnded] = queue.SimpleQueue()
         self._unread: list[int] = []
         self._status = genai.GenerationStatus.RUNNING
         self._finish_reason = genai.GenerationFinishReason.NONE
@@ -132,7 +132,7 @@ class OneRequestHandle:
             pipeline.generate(prompt, config, _Streamer(self._take))
         except Exception as caught:  # raised in the step that waits for the end
             error = caught
-        self._events.put(_Ended(error))
+        self._events.put(_GenerationEnded(error))
 
     def _take(self, token_ids: list[int]) -> bool:
         """Receives new tokens on the pipeline's thread. Returns whether to continue."""
@@ -141,7 +141,7 @@ class OneRequestHandle:
 
     def advance(self) -> bool:
         """Waits for the next tokens or the end. Returns whether the generation continues."""
-        while not isinstance(event := self._events.get(), _Ended):
+        while not isinstance(event := self._events.get(), _GenerationEnded):
             if self._is_cancelled:
                 continue
             self._unread += event

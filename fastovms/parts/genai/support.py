@@ -45,7 +45,7 @@ WriteJson = Callable[[Any, bool], Format]
 
 def rules_of_json(schema: Any, has_blanks: bool) -> Format:
     """Returns the format of a JSON schema's values, which accepts the same texts as llguidance;
-    XGrammar's own `json_schema` format does not. Raises as `json_rules` does."""
+    XGrammar's own `json_schema` format does not. Raises the exceptions of `json_rules`."""
     return {"type": "grammar", "grammar": json_rules(schema, has_blanks=has_blanks)}
 
 
@@ -381,8 +381,9 @@ _LIMITS: Final = (
     Limit("thinking_token_budget", lambda p: p.reasoning_budget is not None),
     Limit("repetition_detection", lambda p: p.repetition_detection is not None),
 )
-"""`generation_config` passes other values to the pipeline, and `PipelineEngine` handles
-`max_tokens`, `seed` and `n`. A test fails if a field is in none of these places."""
+"""The unsupported values of fields. `generation_config` passes other values to the pipeline, and
+`PipelineEngine` handles `max_tokens`, `seed` and `n`. A test fails if a field is in none of
+these."""
 
 
 def check_fields(params: SamplingParams) -> None:

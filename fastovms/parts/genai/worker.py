@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 TOO_LONG: Final = "'max_length' must be greater"
 """The pipeline's message for a prompt that is at least as long as the context."""
 
-_CLIENTS_FAULTS: Final = (RuntimeError, IndexError, ValueError)
+_REQUEST_ERRORS: Final = (RuntimeError, IndexError, ValueError)
 """The exception types with which the pipeline rejects invalid requests."""
 
 _FINISH_REASONS: Final = {
@@ -125,7 +125,7 @@ def refusal_of(error: Exception, prompt: TextPrompt | None, model: ModelInfo) ->
             name,
             "context_length_exceeded",
         )
-    if not isinstance(error, _CLIENTS_FAULTS):
+    if not isinstance(error, _REQUEST_ERRORS):
         return None
     reason = reason_of(error)
     if prompt is not None and len(prompt.image_names) == 1:

@@ -128,7 +128,7 @@ def _without(numbers: Iterable[int], taken: set[int]) -> Iterable[int]:
 TOO_MUCH: Final = "it is too much for the compiler"
 TOO_SLOW: Final = "it takes too long to compile"
 
-_OWN_SIGNALS: Final = (
+_CRASH_SIGNALS: Final = (
     signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP,
 )  # fmt: skip
 """The signals by which a compiler crashes its own process. Other signals come from outside, such as
@@ -167,7 +167,7 @@ def verdict_on_death(number: int | None) -> Verdict:
         return Verdict(TOO_SLOW, is_slow=True)
     if number == signal.SIGALRM:
         return Verdict(TOO_SLOW, is_slow=True, is_certain=False)
-    return Verdict(TOO_MUCH, has_died=True, is_certain=number in _OWN_SIGNALS)
+    return Verdict(TOO_MUCH, has_died=True, is_certain=number in _CRASH_SIGNALS)
 
 
 class TrialTimeout(Exception):
@@ -504,7 +504,7 @@ class PassedGrammars(Protocol):
 
     def keep(self, grammar: Grammar, verdict: Verdict) -> Grammar:
         """Stores a grammar that has passed its trial, and returns it in the backend's format.
-        Raises UnusableGrammar."""
+        Raises UnusableGrammar if the compiler rejects the grammar."""
 
 
 class GuardedGrammars(Grammars):

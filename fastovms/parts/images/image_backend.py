@@ -72,8 +72,8 @@ class ImageBackend(SlicedProcess[_Job, ImageInfo]):
     work = "makes images"
 
     last_step: tuple[int, int, float] | None = None
-    """The width and the height of the image of the last step, and its seconds, including those in
-    which the process was stopped; None = no step yet."""
+    """Width, height and seconds of the last step, including the time for which the process was
+    suspended; None = no step yet."""
 
     @property
     def abilities(self) -> ImageInfo:
@@ -132,7 +132,7 @@ class ImageBackend(SlicedProcess[_Job, ImageInfo]):
             self.last_step = params.width, params.height, now - began
             began, num_steps, num_done = now, done.num_steps, done.step
             step = _step(job, number, done)
-            self._link.call(_tell, job, lambda: job.on_step(step))
+            self._link.call(_call_if_wanted, job, lambda: job.on_step(step))
             self._log(job, step, now)
 
         found = self._ask(asked, ImageMade, on_part)
@@ -141,10 +141,10 @@ class ImageBackend(SlicedProcess[_Job, ImageInfo]):
         num_steps = num_steps or params.expected_steps(edits=asked.edited is not None)
         if num_done < num_steps:  # OpenVINO GenAI may skip the last steps
             last = _step(job, number, StepDone(num_steps, num_steps, None))
-            self._link.call(_tell, job, lambda: job.on_step(last))
+            self._link.call(_call_if_wanted, job, lambda: job.on_step(last))
         made = Made(found.file, params.seed)
         job.made.images.append(made)
-        self._link.call(_tell, job, lambda: job.on_made(number, made))
+        self._link.call(_call_if_wanted, job, lambda: job.on_made(number, made))
         if number + 1 < job.num_images:
             return True
         job.made.queue_time = job.started_at - job.queued_at
@@ -175,7 +175,7 @@ def _step(job: _Job, number: int, done: StepDone) -> Step:
     return Step(number * done.num_steps + done.step, num_all, number, done.partial)
 
 
-def _tell(job: _Job, tell: Callable[[], None]) -> None:
+def _call_if_wanted(job: _Job, tell: Callable[[], None]) -> None:
     if not job.done.done() and not job.is_given_up:
         tell()
 

@@ -31,7 +31,7 @@ from fastovms.parts.images.picture import (
 
 logger = logging.getLogger(__name__)
 
-_CHECK: Final = "Check '"
+_ERROR_PREFIX: Final = "Check '"
 """The prefix of OpenVINO's error about an invalid argument."""
 
 _PATCHED: Final = ("Flux", "StableDiffusion3", "QwenImage", "ZImage")
@@ -192,7 +192,7 @@ class Pipelines:
                 params.prompt, *pictures, **_arguments(params, edited), callback=on_step
             )
         except RuntimeError as error:
-            if not steps and _CHECK in str(error):
+            if not steps and _ERROR_PREFIX in str(error):
                 return InputRefused(f"the model refuses the request: {reason_of(error)}")
             raise
         if fault:

@@ -151,7 +151,7 @@ def read_fields(body: ImageFields) -> Asked:
     _check(body, "max_sequence_length", 1, _MAX_SEQUENCE)
     streams = body.stream is True
     if body.partial_images and not streams:
-        raise InvalidField("partial_images needs stream", param="partial_images")
+        raise InvalidField("partial_images requires stream to be true", param="partial_images")
     return Asked(
         body,
         body.prompt,
@@ -254,8 +254,8 @@ class Limits:
         strength = getattr(body, "strength", None)
         if strength is not None and int(self._steps(asked) * strength) < 1:
             raise InvalidField(
-                f"strength {strength:g} leaves none of the {self._steps(asked)} steps: give more "
-                "of either",
+                f"strength {strength:g} leaves none of the {self._steps(asked)} steps: raise "
+                "strength or num_inference_steps",
                 param="strength",
             )
         if asked.size is not None:

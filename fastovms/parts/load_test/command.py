@@ -451,7 +451,7 @@ def _raise_file_limit() -> None:
 
 def _write(servers: Sequence[LoadedServer], config: LoadConfig, report: ReportConfig) -> bool:
     """Prints and saves the report. Returns whether any request failed."""
-    found = [_Found(server, config, report) for server in servers]
+    found = [_ServerResults(server, config, report) for server in servers]
     texts, result = [one.text for one in found], found[0].values
     if len(found) > 1:
         ours, theirs = (one.rounds for one in found)
@@ -481,7 +481,7 @@ def _write(servers: Sequence[LoadedServer], config: LoadConfig, report: ReportCo
     return any(one.summary.failed for one in found)
 
 
-class _Found:
+class _ServerResults:
     """The results of one server: summaries, the report's text and its JSON members."""
 
     def __init__(self, server: LoadedServer, config: LoadConfig, report: ReportConfig) -> None:

@@ -195,7 +195,7 @@ class EncodedImage:
             image = _upright(self._image)
             is_turned = image.size != size
             if is_mask and image.has_transparency_data:
-                image = _hole(image)
+                image = _white_where_transparent(image)
             return _to_rgb(image, self._target[::-1] if is_turned else self._target)
         except InvalidField:
             raise
@@ -227,7 +227,7 @@ def _upright(image: Any) -> Any:
     return image
 
 
-def _hole(image: Any) -> Any:
+def _white_where_transparent(image: Any) -> Any:
     """Converts a mask in OpenAI's format, whose transparent pixels are to be repainted, to one in
     which those pixels are white and all others black."""
     from PIL import ImageOps

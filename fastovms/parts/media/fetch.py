@@ -125,7 +125,8 @@ _READ_SIZE: Final = 64 * 1024
 _MAX_URL: Final = 8 * 1024
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Returns the IP addresses of a host and port, best first. Raises OSError."""
+"""Returns the IP addresses of a host and port, best first. Raises OSError if the host is
+unknown."""
 
 
 class _Failed(Exception):

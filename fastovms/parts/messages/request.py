@@ -452,12 +452,11 @@ def _given_document(block: Block) -> RequestDocument | None:
 
 
 def _with_new(blocks: Sequence[Block]) -> list[Block]:
-    """Returns the blocks of the user's last message, with those marked that are new in this
-    request.
+    """Returns the blocks of the user's last message, and marks those that are new in this request.
 
-    Other blocks in a message with tool results belong to the results. After a refusal, Claude Code
-    adds the user's text to the refused message, so a block that is followed by more text is an old
-    one.
+    In a message with tool results, the other blocks belong to the results. After a refusal, Claude
+    Code appends the user's text to the refused message, so only the last text and later blocks are
+    new.
     """
     kinds = [block.kind for block in blocks]
     texts = [position for position, kind in enumerate(kinds) if kind == "text"]

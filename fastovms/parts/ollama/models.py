@@ -295,8 +295,8 @@ class OllamaModels(ContextHandlers):
             body, _ = await self._find(request, dialect)
         except ModelNotFound as error:
             raise ModelNotFound(
-                f"{error.message}; it is not downloaded, because this server has the models "
-                "that it was started with",
+                f"{error.message}; it cannot be downloaded here, because this server has only "
+                "the models that it was started with",
                 param=error.param,
             ) from None
         done = OllamaStatus("success")
@@ -306,7 +306,7 @@ class OllamaModels(ContextHandlers):
         return Response(200, lines, JSON_LINES)
 
     async def refuse(self, request: Request, dialect: Dialect) -> Response:
-        """Rejects requests that would create, copy or delete models. Raises RequestError."""
+        """Raises RequestError for requests that would create, copy or delete models."""
         what = request.path.removeprefix("/api/").partition("/")[0]
         raise RequestError(
             f"{what} is not supported: this server has the models that it was started with"

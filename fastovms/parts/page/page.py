@@ -151,8 +151,8 @@ POLICY: Final = (
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "require-trusted-types-for 'script'"
 )
-"""The page loads, runs and asks only what this server sends, cannot be shown in a frame, and no
-text becomes HTML before DOMPurify has cleaned it (https://www.w3.org/TR/CSP3/,
+"""The Content-Security-Policy: the page loads and calls only this server, cannot be shown in a
+frame, and no text becomes HTML before DOMPurify has sanitized it (https://www.w3.org/TR/CSP3/,
 https://www.w3.org/TR/trusted-types/)."""
 
 _FIELDS: Final[HeaderPairs] = (

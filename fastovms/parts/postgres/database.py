@@ -86,8 +86,8 @@ class DatabaseLink:
         self.totals = Totals()
 
     def connect(self) -> PostgresSession:
-        """Opens a connection to a database that has the tables. Raises DatabaseUnavailable if the
-        database is not available, immediately if that is known."""
+        """Opens a connection to a database that has the tables. Raises DatabaseUnavailable if that
+        fails, or, without an attempt, if the next attempt is not due yet."""
         if self.trouble:
             raise DatabaseUnavailable(self.trouble)
         return self._open()

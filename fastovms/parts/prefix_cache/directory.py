@@ -182,7 +182,7 @@ def read_block(path: Path, key: bytes, rows: Rows) -> int:
     try:
         size = os.fstat(descriptor).st_size
         if size != HEAD_SIZE + expected:
-            raise CorruptBlock(f"it has {size} bytes, not {HEAD_SIZE + expected}")
+            raise CorruptBlock(f"the file has {size} bytes, not {HEAD_SIZE + expected}")
         num_read = os.readv(descriptor, [head])
         for first in range(0, len(rows), _MAX_VECTORS):
             num_read += os.readv(

@@ -153,9 +153,9 @@ _MEMORY: Final = 9
 outliers."""
 
 _OVERHEAD: Final = 0.002
-"""Seconds that a request loses by waiting for a thread, however little is read."""
+"""Seconds that a request waits for the reader thread, however few bytes are read."""
 
-_HOPE: Final = 0.9
+_DISCOUNT: Final = 0.9
 """The factor on the measured reading time after each decision against reading, so that a disk that
 was slow once is tried again."""
 
@@ -169,7 +169,7 @@ class ReadingPolicy:
     def __init__(self) -> None:
         self._token_seconds: deque[float] = deque(maxlen=_MEMORY)
         self._byte_seconds: deque[float] = deque(maxlen=_MEMORY)
-        self._hope = 1.0
+        self._reading_discount = 1.0
 
     def learn_computed(self, num_tokens: int, seconds: float) -> None:
         """Records a step that computed `num_tokens` prompt tokens."""
@@ -180,7 +180,7 @@ class ReadingPolicy:
         """Records a read for one request."""
         if num_bytes:
             self._byte_seconds.append(seconds / num_bytes)
-            self._hope = 1.0
+            self._reading_discount = 1.0
 
     def computing_seconds(self, num_tokens: int) -> float | None:
         """Returns the estimated seconds for computing `num_tokens` tokens; None = unknown."""
@@ -194,9 +194,11 @@ class ReadingPolicy:
         computing = self.computing_seconds(num_tokens)
         if computing is None or not self._byte_seconds:
             return True
-        reading = _OVERHEAD + num_bytes * statistics.median(self._byte_seconds) * self._hope
+        reading = (
+            _OVERHEAD + num_bytes * statistics.median(self._byte_seconds) * self._reading_discount
+        )
         if reading >= computing:
-            self._hope *= _HOPE
+            self._reading_discount *= _DISCOUNT
             return False
         return True
 

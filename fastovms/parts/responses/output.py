@@ -108,7 +108,7 @@ def failed(message: str, code: str = "server_error", usage: Usage | None = None)
 
 
 class WrittenTokens(CachedTokens, kw_only=True):
-    """Token counts of an input by kind."""
+    """The input tokens that were read from, and written to, the prefix cache."""
 
     cache_write_tokens: int
 

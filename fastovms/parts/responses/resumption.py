@@ -67,7 +67,7 @@ _DIALECTS: Final = {dialect.name: dialect for dialect in DIALECTS}
 _EARLIER: Final = 1
 """The priority bonus of a resumed request over equal requests, because it arrived before them."""
 
-_HEARD_AT_ONCE: Final = 64
+_RESTORED_AT_ONCE: Final = 64
 """The number of outputs that are restored before other tasks run."""
 
 
@@ -178,8 +178,8 @@ class RunRestorer:
             log,
             _model_outputs(pack for pack in cut.packs if pack.first == log.num_events),
         )
-        for start in range(0, len(outputs), _HEARD_AT_ONCE):
-            background.restore(outputs[start : start + _HEARD_AT_ONCE])
+        for start in range(0, len(outputs), _RESTORED_AT_ONCE):
+            background.restore(outputs[start : start + _RESTORED_AT_ONCE])
             await asyncio.sleep(0)  # let other tasks run first
         return background
 

@@ -222,7 +222,7 @@ class Residency:
             if victim is not None:
                 return self._begin(MoveKind.UNLOAD, victim)
             if now >= wanted.waits_since + _PATIENCE:
-                self._choose_to_leave(wanted)
+                self._choose_to_unload(wanted)
             return None
         for model in self:
             at = self._unload_at(model)
@@ -363,7 +363,7 @@ class Residency:
         excluded = [model for model in present if self._excludes(model, wanted)]
         return excluded or present
 
-    def _choose_to_leave(self, wanted: Resident) -> None:
+    def _choose_to_unload(self, wanted: Resident) -> None:
         """Chooses models in use that accept no further requests: all models of excluded groups, or
         else the one that was used least recently."""
         if not any(model.leaves for model in self):

@@ -36,7 +36,7 @@ _CODECS: Final = (
 )
 """The codecs that are decoded. Video in the same file is ignored."""
 
-_HONEST: Final = frozenset(("wav", "flac", "mov", "matroska", "aiff", "caf"))
+_WITH_EXACT_LENGTH: Final = frozenset(("wav", "flac", "mov", "matroska", "aiff", "caf"))
 """The containers whose headers state the length; the length of others is estimated from a part."""
 
 _MAX_CHANNELS: Final = 8
@@ -110,7 +110,7 @@ def decode_audio(source: BinaryIO, target: BinaryIO, max_seconds: int, on_piece:
     with container:
         stream = _audio_stream(container)
         claimed = (container.duration or 0) / av.time_base
-        is_honest = not _HONEST.isdisjoint(container.format.name.split(","))
+        is_honest = not _WITH_EXACT_LENGTH.isdisjoint(container.format.name.split(","))
         if is_honest and claimed > max_seconds:
             raise _too_long(max_seconds, claimed)
         num_samples = _write(container, stream, target, max_seconds * SAMPLE_RATE, on_piece)

@@ -175,7 +175,7 @@ def _check(asked: _Asked, info: SpeechInfo, name: str) -> None:
         raise InvalidField(f"the model {name} does not translate", param="model")
     if not info.finds_times and asked.form not in _STREAMED:
         raise InvalidField(
-            f"the model {name} finds no times: response_format must be "
+            f"the model {name} reports no times: response_format must be "
             f"{' or '.join(_STREAMED)}, without timestamp_granularities",
             param="response_format",
         )
@@ -184,7 +184,7 @@ def _check(asked: _Asked, info: SpeechInfo, name: str) -> None:
         raise wrong("language", f"one of {allowed}", params.language)
     if params.has_words and not info.finds_words:
         raise InvalidField(
-            f"the model {name} does not find words: its generation_config.json has no "
+            f"the model {name} does not report times of words: its generation_config.json has no "
             "alignment_heads",
             param="timestamp_granularities",
         )

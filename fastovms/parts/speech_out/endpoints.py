@@ -185,7 +185,8 @@ def _spoken(
     name, languages = model.info.name, model.backend.speaker.languages
     if instructions:
         raise InvalidField(
-            f"instructions must be empty: the model {name} reads none", param="instructions"
+            f"instructions must be empty: the model {name} does not support them",
+            param="instructions",
         )
     voice = asked.voice or next(iter(model.voices))
     if voice not in model.voices:

@@ -83,7 +83,7 @@ class SpeakText(NamedTuple):
 
 
 class Spoken(NamedTuple):
-    """The speech of a sentence."""
+    """The synthesized speech of a sentence."""
 
     samples: Samples
 

@@ -21,7 +21,7 @@ memory."""
 
 
 class MemorySpeed:
-    """Measures the memory speed: 0 if the process was suspended since the last call."""
+    """Measures the memory bandwidth; the result is 0 if the process was suspended meanwhile."""
 
     def __init__(self) -> None:
         self._read = MemoryReader()

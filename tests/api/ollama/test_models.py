@@ -163,7 +163,7 @@ async def test_pull_succeeds_for_a_known_model_only(make):
         {"status": "success"},
     )
     error = await refused(make(), "/api/pull", {"model": "x"}, 404)
-    assert error.startswith("model 'x' not found: this server has `fake`; it is not downloaded")
+    assert error.startswith("model 'x' not found: this server has `fake`; it cannot be downloaded")
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ async def test_load_without_memory_is_refused(
 ) -> None:
     monkeypatch.setattr(module, "available_memory", lambda: 1000)
     with pytest.raises(
-        ConfigurationError, match=r"needs about \d+ MiB of memory, and 0 MiB are free"
+        ConfigurationError, match=r"needs about \d+ MiB of memory, but only 0 MiB are free"
     ):
         await table_of(backend).load("x", model_dir / "a1")
     assert list(table_of(backend).adapters) == ["some"]

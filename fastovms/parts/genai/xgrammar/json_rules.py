@@ -314,7 +314,7 @@ _CONSTRAINTS: Final = {
 }  # fmt: skip
 
 
-class _Nothing(Exception):
+class _Unsatisfiable(Exception):
     """Raised if no value satisfies a schema."""
 
 
@@ -351,13 +351,13 @@ class _SchemaRuleBuilder:
         """Returns the text of all rules."""
         try:
             lines = [f"root ::= {self._value(self._root)}"]
-        except _Nothing:
+        except _Unsatisfiable:
             raise ValueError("nothing satisfies it") from None
         while self._pending:
             name, schema = self._pending.pop()
             try:
                 self._rules[name] = self._value(schema)
-            except _Nothing:
+            except _Unsatisfiable:
                 raise UnsupportedSchema(
                     "a $ref to a schema that no value satisfies is not supported"
                 ) from None
@@ -376,9 +376,10 @@ class _SchemaRuleBuilder:
         return self._rule(f"r{len(self._rules)}", expression)
 
     def _value(self, schema: object) -> str:
-        """Returns a regular expression for the values of a schema. Raises _Nothing."""
+        """Returns a regular expression for the values of a schema. Raises _Unsatisfiable if no
+        value satisfies the schema."""
         if schema is False:
-            raise _Nothing
+            raise _Unsatisfiable
         if not isinstance(schema, Mapping):
             return self._any()
         if isinstance(schema.get("$ref"), str):
@@ -402,10 +403,10 @@ class _SchemaRuleBuilder:
         for schema in schemas:
             try:
                 found[(write or self._value)(schema)] = None
-            except _Nothing:
+            except _Unsatisfiable:
                 continue
         if not found:
-            raise _Nothing
+            raise _Unsatisfiable
         return next(iter(found)) if len(found) == 1 else f"({' | '.join(found)})"
 
     def _kinds(self, schema: Schema) -> list[str]:
@@ -485,7 +486,7 @@ class _SchemaRuleBuilder:
         else:
             found = numbers(low, high, has_low=has_low, has_high=has_high)
         if found is None:
-            raise _Nothing
+            raise _Unsatisfiable
         return self._new_rule(found)
 
     def _string(self, schema: Schema) -> str:
@@ -501,7 +502,7 @@ class _SchemaRuleBuilder:
             expression = matching(FORMATS[schema["format"]], "", whole=True)
             return self._new_rule(f'"\\"" {expression} "\\""')
         if most is not None and least > most:
-            raise _Nothing
+            raise _Unsatisfiable
         endless = self._rule("text", rest_of_string("text", CHARACTERS)) if most is None else ""
         text = text_of_length(self._rule_once, least, most, endless)
         return self._new_rule(f'"\\"" {text}')
@@ -518,15 +519,15 @@ class _SchemaRuleBuilder:
         for item in first if most is None else first[:most]:
             try:
                 items.append(self._new_rule(self._value(item)))
-            except _Nothing:
+            except _Unsatisfiable:
                 rest = False
                 break
         try:
             more = self._new_rule(self._value(rest))
-        except _Nothing:
+        except _Unsatisfiable:
             more, most = "", len(items)
         if most is not None and most < least:
-            raise _Nothing
+            raise _Unsatisfiable
         expression = '""'
         if more and (most is None or most > len(items)):
             fewest = max(0, least - len(items))
@@ -553,7 +554,7 @@ class _SchemaRuleBuilder:
         for name, its_schema in properties.items():
             try:
                 value = self._value(its_schema)
-            except _Nothing:
+            except _Unsatisfiable:
                 if name in required:
                     raise
                 continue
@@ -583,7 +584,7 @@ class _SchemaRuleBuilder:
         fewest = max(0, least - len(items))
         highest = None if most is None else most - len(items)
         if (highest is not None and highest < fewest) or (fewest and not others):
-            raise _Nothing
+            raise _Unsatisfiable
         members = f" {self._comma} ".join(item for item, _ in items)
         if not others or highest == 0:
             return self._new_rule(f'"{{" {members} "}}"' if items else '"{}"')
@@ -613,7 +614,7 @@ class _SchemaRuleBuilder:
             else:
                 value = self._value(additional)
                 name = self._rule("name", rest_of_string("name", NAME_CHARACTERS))
-        except _Nothing:
+        except _Unsatisfiable:
             return ""
         return self._new_rule(f'"\\"" {name} {self._colon} {value}')
 

@@ -198,7 +198,7 @@ async def _send(
             writable.clear()
             await writable.wait()
         piece = await _read(threads, content, wanted)
-    stream.abort()  # the file has become shorter
+    stream.abort()  # the file was truncated meanwhile
 
 
 async def _read(threads: DiskThreads, content: _Content, wanted: range) -> bytes:

@@ -658,7 +658,7 @@ def read_chat(body: EmbeddingRequest, model: ServedEncoder, dialect: Dialect) ->
     chat = read_messages(body.messages, dialect, images_of_request(model.images))
     messages = list(chat.messages)
     if messages[-1]["role"] == "assistant" and not messages[-1]["content"]:
-        messages.pop()  # vLLM's clients send it for the template
+        messages.pop()  # vLLM's clients append an empty message
     instruction = ""
     if messages and messages[0]["role"] in ("system", "developer"):
         instruction = messages.pop(0)["content"]

@@ -48,7 +48,7 @@ def read_pdf(data: bytes, name: str, max_pages: int) -> str:
     from pypdf import PdfReader
     from pypdf.errors import DependencyError
 
-    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # pypdf warns about clients' documents
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # hide warnings about clients' documents
     reader: PdfReader | None = None
     try:
         reader = PdfReader(io.BytesIO(data))

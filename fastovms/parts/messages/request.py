@@ -178,7 +178,7 @@ def server_result(block: Block, reader: BlockReader) -> Message:
     """Returns the result of a server-side tool as a message, without encrypted parts. Raises
     InvalidField if the block is malformed."""
     call_id, content = block.filled_text("tool_use_id"), block.members.get("content")
-    if isinstance(content, dict):  # an error, files, or found tools
+    if isinstance(content, dict):  # an error, files, or tools that were found
         return _message(call_id, json.dumps(_readable(content), ensure_ascii=False))
     texts = []
     for inner in read_blocks(content, f"{block.place}.content"):

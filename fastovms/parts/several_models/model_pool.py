@@ -245,7 +245,7 @@ class ModelPool:
         self._occupied = occupied
         self._configs: dict[str, ModelConfig] = {}
         self._known: dict[str, KnownModel] = {}
-        self._loaded: dict[str, ModelPlan] = {}  # by name, that of the last successful load
+        self._loaded: dict[str, ModelPlan] = {}  # the plan of each model's last successful load
         self._waiters = ModelWaiters(residency, clock)
         self._places: dict[str, Shares] = {}
         self._move: asyncio.Task[None] | None = None

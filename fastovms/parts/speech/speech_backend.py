@@ -186,7 +186,7 @@ class SpeechBackend(SlicedProcess[_Job, SpeechInfo]):
         now = self._clock()
         if job.started_at is None:
             job.started_at = now
-        # The pipeline finds no words if it is ended after the window.
+        # The pipeline reports no words if it is stopped after the window, so no samples may follow.
         following = _FOLLOWING if self._info.finds_times and not job.params.has_words else 0
         try:
             samples = job.audio.read(job.position, _WINDOW + following)

@@ -138,7 +138,7 @@ def test_dialogue_and_tools_are_loaded_from_files(dialogue: Dialogue, tmp_path: 
         ("/load ~nosuchuser/x", "cannot expand ~nosuchuser/x: the home directory is unknown"),
         ("/save {0}/\0", "cannot write .*: embedded null byte"),
         ("/load {0}/\0", "cannot read .*: embedded null byte"),
-        ("/load ~a\0b", "there is no home directory"),
+        ("/load ~a\0b", "the home directory is unknown"),
         ("/set heat 1", "is not an option"),
     ],
 )
@@ -217,7 +217,7 @@ def test_invalid_option_is_refused_with_its_reason(name: str, value: str, words:
 )
 def test_text_that_is_no_saved_chat_is_refused(text: str) -> None:
     dialogue = Dialogue("m", "Be brief.")
-    with pytest.raises(InvalidInput, match="not a saved chat"):
+    with pytest.raises(InvalidInput, match="not a chat saved"):
         dialogue.restore(text)
     assert dialogue.system == "Be brief."
 

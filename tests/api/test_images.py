@@ -344,7 +344,7 @@ async def test_progress_is_in_the_list_of_work_and_a_disconnect_cancels(start) -
         ({"output_format": "gif"}, "output_format", "one of png, jpeg, webp"),
         ({"output_compression": 9}, "output_compression", "needs the output_format jpeg or webp"),
         ({"background": "transparent"}, "background", "one of auto, opaque"),
-        ({"partial_images": 1}, "partial_images", "needs stream"),
+        ({"partial_images": 1}, "partial_images", "requires stream"),
         ({"stream": True, "partial_images": 4}, "partial_images", "from 0 to 3"),
     ],
 )

@@ -303,7 +303,7 @@ async def test_ovms_dialect_answers_with_wav(start) -> None:
         (KOKORO, {"response_format": "ogg"}, "response_format",
          'must be one of mp3, opus, aac, flac, wav, pcm, not "ogg"'),
         (KOKORO, {"stream_format": "x"}, "stream_format", "must be one of audio, sse, not"),
-        (KOKORO, {"instructions": "Shout."}, "instructions", "the model tts reads none"),
+        (KOKORO, {"instructions": "Shout."}, "instructions", "the model tts does not support them"),
         (SPEECHT5, {"speed": 2}, "speed", "speed must be 1: the model tts supports only"),
         (SPEECHT5, {"language": "en-us"}, "language", "language must be absent"),
         (SPEECHT5, {"voice": "high"}, "voice", "voice must be one of default, low"),

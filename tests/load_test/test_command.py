@@ -276,7 +276,7 @@ async def test_servers_get_the_same_prompts_and_rounds_new_ones() -> None:
 async def test_body_that_json_cannot_hold_is_refused() -> None:
     with (
         scripted_server(Script()) as url,
-        pytest.raises(ConfigurationError, match="cannot be written as JSON: Integer exceeds"),
+        pytest.raises(ConfigurationError, match="cannot be encoded as JSON: Integer exceeds"),
     ):
         await run(LoadConfig(extra_body={"seed": 2**64}), url)
 
@@ -284,7 +284,7 @@ async def test_body_that_json_cannot_hold_is_refused() -> None:
 async def test_server_without_a_model_is_refused() -> None:
     with (
         scripted_server(Script(models=[])) as url,
-        pytest.raises(RequestFailed, match="name one with --model"),
+        pytest.raises(RequestFailed, match="set --model"),
     ):
         await run(LoadConfig(), url)
 

@@ -287,7 +287,7 @@ _ITEM_TYPES: Final = (
 
 
 def _chat_of(given: str | Sequence[Mapping[str, Any]], rules: ItemRules) -> ChatMessages:
-    """Returns the input as chat messages, with `_MARK` in place of the question. Raises
+    """Returns the input as chat messages, with `_MARK` instead of the question. Raises
     InvalidField if an item is malformed or unsupported by the model."""
     items = given if isinstance(given, str) else [_with_json_as_text(item) for item in given]
     for position, item in enumerate(() if isinstance(items, str) else items):
@@ -336,7 +336,7 @@ def _make_prompts(
     rejects the messages; InvalidField if a prompt exceeds the context.
 
     Args:
-        messages: a chat whose last user message has `_MARK` in place of the question.
+        messages: a chat whose last user message has `_MARK` instead of the question.
         name: the request field that the messages come from.
     """
     fields = TemplateFields(kwargs=kwargs, enable_thinking=False)

@@ -262,7 +262,7 @@ def longest_context(config: EngineConfig, capacity: CacheCapacity) -> int:
 
 
 class Admission:
-    """Decides which waiting requests may start beside the running ones.
+    """Decides which waiting requests may start in addition to the running ones.
 
     If partly computed prompts fill the KV cache, the pipeline drops all of them, so no more prompts
     are admitted than the cache can hold. With prompt lookup, a step fails and the pipeline is lost

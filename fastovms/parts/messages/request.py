@@ -286,7 +286,7 @@ class BlockReader:
         return read(self, block)
 
     def _unseen(self, block: Block) -> ContentPart:
-        """Returns a note in place of a block that the model cannot read. Raises InvalidField if the
+        """Returns a note instead of a block that the model cannot read. Raises InvalidField if the
         block is new."""
         if block.is_new:
             raise unknown_block(block, _READERS, takes_images=self._images is not None)

@@ -166,7 +166,7 @@ def replicas_for_queues(context: Any) -> tuple[float, dict[str, Any]]:
     """Returns the number of replicas at which each has `target_ongoing_requests`, and an empty
     state.
 
-    The rule is Ray's own, with the server's counts in place of Ray's, because one request may have
+    The rule is Ray's own, with the server's counts instead of Ray's, because one request may have
     several sequences, and background responses outlive their requests. Requests that Ray has not
     assigned yet count, too. Ray then applies bounds, delays and factors. `context` is a
     `ray.serve.config.AutoscalingContext`.

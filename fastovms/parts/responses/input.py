@@ -277,7 +277,7 @@ TEXT_PARTS: Final = {
 """The types of text parts, with the member that has the text."""
 
 _MAY_BE_NULL: Final = ("output_text", "refusal", "summary_text", "reasoning_text")
-"""The types of parts written by models; clients may send them back with null in place of an empty
+"""The types of parts written by models; clients may send them back with null instead of an empty
 text."""
 
 _FILE_MEMBERS: Final = ("type", "detail", "file_data", "file_id", "file_url", "filename")

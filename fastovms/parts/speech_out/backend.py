@@ -23,7 +23,7 @@ from fastovms.telemetry.log_format import form_in_use, level_in_use
 logger = logging.getLogger(__name__)
 
 Encode = Callable[[Samples, bool], bytes]
-"""Returns the encoded bytes of further samples; the flag tells whether they are the last. Called on
+"""Returns the encoded bytes of further samples; the flag is whether they are the last. Called on
 the backend's thread."""
 
 

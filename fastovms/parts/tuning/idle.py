@@ -130,7 +130,7 @@ def _find(
 
 
 def keep_result(cache: DiskCache, key: str, finding: TuningResult) -> Path | None:
-    """Stores a result in the disk cache in place of an earlier one. Returns its directory; None =
+    """Stores a result in the disk cache instead of an earlier one. Returns its directory; None =
     it cannot be written."""
 
     def fill(directory: Path) -> None:

@@ -29,7 +29,7 @@ _PLAIN: Final = (
 UTF-8."""
 
 CHARACTERS: Final = (*_PLAIN, r'"\\" ["\\bfnrt]', r'"\\u00" [01] [0-9a-fA-F]', r'"\\u007" [fF]')
-"""Expressions for any one character of a string, unescaped or escaped. They have no groups, of
+"""Rules for any one character of a string, unescaped or escaped. They have no groups, of
 which XGrammar would make separate rules."""
 
 NAME_CHARACTERS: Final = (
@@ -37,7 +37,7 @@ NAME_CHARACTERS: Final = (
     r'"\\" ["\\/bfnrt]',
     r'"\\u" [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F] [0-9a-fA-F]',
 )
-"""Expressions for any one character of an undeclared property name."""
+"""Rules for any one character of an undeclared property name."""
 
 CHARACTER: Final = " | ".join(CHARACTERS)
 

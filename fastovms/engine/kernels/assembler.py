@@ -256,7 +256,7 @@ class Assembler:
             num_groups,
             matrix.columns // matrix.kind.columns_of_unit,
             matrix.kind.weight_bits,
-            int(matrix.kind.has_zero_points),
+            matrix.kind.form,
             min(num_parts, matrix.num_blocks),
         )
         self._constants.append(matrix)

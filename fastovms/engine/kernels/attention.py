@@ -39,7 +39,8 @@ from fastovms.engine.kernels.memory import (
     shorts_at,
     widened,
 )
-from fastovms.engine.kernels.programs import exponential, head_bytes
+from fastovms.engine.kernels.programs import head_bytes
+from fastovms.engine.kernels.row_operations import exponential
 from fastovms.engine.kernels.vectors import F16, F32, I8, I32, Loop, Value, VectorCode, i64
 
 ARGUMENTS: Final = 17

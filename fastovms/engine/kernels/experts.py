@@ -180,6 +180,18 @@ def choose(scores, stride, num_rows, choice, num_experts, num_chosen, *router):
 
 
 @_helper
+def add_of_experts(pairs, width, choice, num_experts, added):
+    """Adds a row of its expert, f32 [experts, width], to each of the pairs, f32 [pairs, width]."""
+    begins = integers_at(begins_of(choice, num_experts))
+    for e in range(num_experts):
+        x = floats_at(added + 4 * e * width)
+        for pair in range(begins[e], begins[e + 1]):
+            z = floats_at(pairs + 4 * np.int64(pair) * width)
+            for k in range(width):
+                z[k] += x[k]
+
+
+@_helper
 def combine(results, width, num_rows, num_experts, num_chosen, choice, out, stride):
     """Writes the sum of each row's pairs, f32 [pairs, width], times their routing weights."""
     rows = integers_at(rows_of(choice, num_experts))

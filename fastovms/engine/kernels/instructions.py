@@ -18,7 +18,7 @@ class Opcode(IntEnum):
     PRODUCT = 1
     """Multiplies the rows of the last `QUANTIZE` by a weight matrix. `P0` to `P5` are the address
     of the weights, the numbers of blocks, of groups and of units in a group, the bits of a weight,
-    and whether there are zero points; `P6` is the number of chunks for threads."""
+    and `ProductKind.form`; `P6` is the number of chunks for threads."""
     ADD = 2
     MULTIPLY = 3
     ADD_CONSTANT = 4
@@ -35,9 +35,10 @@ class Opcode(IntEnum):
     """Computes attention of queries A over each context segment in the paged KV cache. `P0` is the
     step field of the layer's key cache; the value cache follows. `P1` and `P2` are the number and
     the size of KV heads. `P3` is the bits of the f32 scale, `P4` the window (0 = none), `P5` the
-    block size in tokens, and `P6` the bits of a cached value. An 8-bit cache has OpenVINO's layout:
-    each head of a key block begins with an f32 scale and an f32 zero point per column, each value
-    row with one scale and one zero point; a value is scale * (integer - zero point)."""
+    block size in tokens, `P6` the bits of a cached value, and `P7` the address of the sinks, f32
+    [query heads] (0 = none). An 8-bit cache has OpenVINO's layout: each head of a key block begins
+    with an f32 scale and an f32 zero point per column, each value row with one scale and one zero
+    point; a value is scale * (integer - zero point)."""
     GATHER = 12
     """Copies the rows of A whose logits are needed. Later instructions compute only these rows."""
     LOW_RANK_DOWN = 13
@@ -81,6 +82,13 @@ class Opcode(IntEnum):
     SIGMOID = 24
     SCALE = 25
     """Multiplies A by the first number of B."""
+    GATE = 26
+    """Multiplies B by the swish of A; see `Gating`, whose numbers `P0` is the address of. `P1` is
+    the distance between the numbers that are taken, 1 or 2."""
+    ADD_OF_EXPERTS = 27
+    """Adds a row of its expert to each pair of choice C, in A. `P0` is the address of the rows, and
+    `P1` the number of experts."""
+    SUBTRACT = 28
 
 
 class Field(IntEnum):

@@ -12,7 +12,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from fastovms.engine.kernels.compiler import Kernels
-from fastovms.engine.kernels.products import MIDDLE, ProductKind
+from fastovms.engine.kernels.products import E2M1, MIDDLE, ProductKind
 
 Node = Any
 """An `openvino.Node`; the package's annotations are too loose for strict checking."""
@@ -25,6 +25,11 @@ _MAX_GROUP: Final = {16: 256, 8: 128}
 
 _FLIPS: Final = {4: 0x88, 6: 0x20, 8: 0x80}
 """The XOR mask that makes the signed integers in a byte unsigned, by the bits of an integer."""
+
+_NO_PLACE: Final = 255
+_PLACES: Final = np.full(256, _NO_PLACE, np.uint8)
+_PLACES[np.array(E2M1)] = np.arange(len(E2M1))
+"""Of signed integers of 8 bits in `E2M1`."""
 
 _SCANNED: Final = 256 * 1024
 """The number of integers whose minimum and maximum are computed at once, so that they stay in a
@@ -173,22 +178,25 @@ class PackedMatrix:
         return -(-self.num_rows // self.kind.num_lanes)
 
 
-def group_columns(weights: CompressedWeights, activation_bits: int) -> int | None:
+def group_columns(weights: CompressedWeights, kind: ProductKind) -> int | None:
     """Returns the group size of the packed weights in columns, or None if they cannot be packed."""
     size = weights.num_columns // weights.scales.shape[1]
-    unit = 32 if weights.bits == 4 else 16
-    largest = _MAX_GROUP[activation_bits]
+    largest, unit = _MAX_GROUP[kind.activation_bits], kind.columns_of_unit
     fitting = (columns for columns in range(largest, 0, -unit) if size % columns == 0)
     return next(fitting, None)
 
 
 def packed_kind(weights: CompressedWeights, instructions: str) -> ProductKind | None:
     """Returns the kernel variant for these weights, or None if they are not supported. 8-bit
-    integers are packed in 6 bits if all of them fit, as those of GGUF's Q6_K and Q5 types do."""
+    integers are packed in 4 or 6 bits if all of them fit, as those of GGUF's MXFP4, and of Q6_K and
+    Q5 types do."""
     kind = ProductKind(instructions, weights.bits, has_zero_points=False)
-    if group_columns(weights, kind.activation_bits) is None:
+    if group_columns(weights, kind) is None:
         return None
-    if weights.bits == 8 and _fit_six_bits(weights):
+    e2m1 = replace(kind, weight_bits=4, is_e2m1=True)
+    if weights.bits == 8 and group_columns(weights, e2m1) is not None and _are_e2m1(weights):
+        kind = e2m1
+    elif weights.bits == 8 and _fit_six_bits(weights):
         kind = replace(kind, weight_bits=6)
     limit = np.abs(weights.scales).max(initial=0.0)
     with_zero_points = replace(kind, has_zero_points=True)
@@ -207,12 +215,20 @@ def _fit_six_bits(weights: CompressedWeights) -> bool:
     return all(lowest <= part.min() and part.max() <= highest for part in parts)
 
 
+def _are_e2m1(weights: CompressedWeights) -> bool:
+    """Returns whether integers of 8 bits are all in `E2M1`, without zero points."""
+    integers = weights.integers
+    parts = (integers[start : start + _SCANNED] for start in range(0, len(integers), _SCANNED))
+    is_known = weights.is_signed and weights.zero_points is None
+    return is_known and all((_PLACES[part] != _NO_PLACE).all() for part in parts)
+
+
 def _stored_zero_points(
     weights: CompressedWeights, kind: ProductKind
 ) -> NDArray[np.float32] | None:
     """Returns the zero points to store with the integers, or None if all are the middle of the
     range."""
-    middle = MIDDLE[kind.weight_bits]
+    middle = kind.middle
     zero_points = weights.zero_points
     if zero_points is None:
         zero_points = np.zeros((1, 1), np.float32)
@@ -225,7 +241,7 @@ def _stored_zero_points(
 
 def packed_size(weights: CompressedWeights, kind: ProductKind) -> int:
     """Returns the size of the packed weights in bytes."""
-    columns = group_columns(weights, kind.activation_bits)
+    columns = group_columns(weights, kind)
     assert columns is not None, "see packed_kind"
     num_blocks = -(-weights.num_rows // kind.num_lanes)
     return num_blocks * kind.block_size(weights.num_columns // columns, columns)
@@ -252,7 +268,7 @@ def pack(
     """Packs matrices, stacked along their rows, for the kernel variant `kind`. All must have the
     same number of columns and groups, and all but the last must fill whole blocks. `room_for`
     returns memory of a size in bytes; None = anonymous memory."""
-    columns = group_columns(stacked[0], kind.activation_bits)
+    columns = group_columns(stacked[0], kind)
     assert columns is not None, "see packed_kind"
     sizes = [packed_size(weights, kind) for weights in stacked]
     data, is_filled = (room_for or _anonymous)(sum(sizes))
@@ -274,8 +290,12 @@ def _pack_into(
     num_groups = weights.num_columns // columns
     num_blocks = -(-weights.num_rows // lanes)
     flip = _FLIPS[kind.weight_bits] if kind.is_unsigned == weights.is_signed else 0
+    integers = np.ascontiguousarray(weights.integers)
+    if kind.is_e2m1:
+        places, flip = _PLACES[integers], 0
+        integers = places[::2] | places[1::2] << np.uint8(4)
     kernels.pack(
-        np.ascontiguousarray(weights.integers),
+        integers,
         weights.num_rows,
         weights.num_columns,
         columns,

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from typing import Any, Final
 
 import numba
@@ -53,6 +54,9 @@ MAX_TILE: Final = 4
 MIDDLE: Final = {4: 8, 6: 32, 8: 128}
 """The offset that makes a signed weight unsigned, by the bits of a weight."""
 
+E2M1: Final = (-12, -8, -6, -4, -3, -2, -1, 0, 1, 2, 3, 4, 6, 8, 12)
+"""Twice the numbers that 4 bits stand for in MXFP4. Packed weights are places in this list."""
+
 _FULL_TILE: Final = MAX_TILE + 1
 """The variant for a tile of `MAX_TILE` rows that is one of several tiles."""
 
@@ -78,11 +82,23 @@ class ProductKind:
         instructions: one of `INSTRUCTION_SETS`.
         weight_bits: 8, 6 or 4.
         has_zero_points: whether each group has a zero point.
+        is_e2m1: whether weights are indices of `E2M1`.
     """
 
     instructions: str
     weight_bits: int
     has_zero_points: bool
+    is_e2m1: bool = False
+
+    @property
+    def form(self) -> int:
+        """The number of the form among those of as many bits."""
+        return 2 if self.is_e2m1 else int(self.has_zero_points)
+
+    @property
+    def middle(self) -> int:
+        """The number that is added to signed weights."""
+        return E2M1[-1] if self.is_e2m1 else MIDDLE[self.weight_bits]
 
     @property
     def activation_bits(self) -> int:
@@ -236,7 +252,7 @@ class _Emitter(VectorCode):
         if not kind.is_unsigned or kind.has_zero_points:
             return self._no_sum
         total = self.load(address, I32, 4)
-        too_much = self.builder.mul(total, ir.Constant(I32, -MIDDLE[kind.weight_bits]))
+        too_much = self.builder.mul(total, ir.Constant(I32, -kind.middle))
         return self.splat(too_much, self._i32)
 
     def _emit_unit(self, at: Value, activations: list[Value], sums: list[Value]) -> None:
@@ -283,7 +299,7 @@ class _Emitter(VectorCode):
             for place in places:
                 packed = self.load(place, self._i16, 1)
                 for shift in shifts:
-                    yield self._as_factors(self._bits(packed, shift, mask))
+                    yield self._as_factors(self._levels(self._bits(packed, shift, mask)))
             return
         vectors = [self.load(place, self._i16, 1) for place in places]
         if kind.activation_bits == 16:
@@ -299,6 +315,18 @@ class _Emitter(VectorCode):
         masks = ((6, 0x0303), (4, 0x0C0C), (2, 0x3030))
         low, middle, high = (self._bits(one, *m) for one, m in zip(vectors, masks, strict=True))
         yield self._as_factors(builder.or_(builder.or_(low, middle), high))
+
+    def _levels(self, places: Value) -> Value:
+        """Returns the weights at places of `E2M1`, one in each byte, made unsigned. The first one
+        becomes 0, as the other half of 16 bits has to be."""
+        if not self.kind.is_e2m1:
+            return places
+        unsigned = [level - E2M1[0] for level in (*E2M1, E2M1[-1])]
+        table = ir.Constant(self._i8, unsigned * (self._i8.count // 16))
+        name = "avx2.pshuf.b" if self.kind.num_lanes == 8 else "avx512.pshuf.b.512"
+        look_up = self.function(f"llvm.x86.{name}", self._i8, [self._i8, self._i8])
+        found = self.builder.call(look_up, [table, self.builder.bitcast(places, self._i8)])
+        return self.builder.bitcast(found, self._i16)
 
     def _as_factors(self, vector: Value) -> Value:
         """Casts a vector of 16-bit integers to the type that is multiplied with activations."""
@@ -347,18 +375,18 @@ class _Emitter(VectorCode):
 
 
 _FORMS: Final = tuple(
-    (weight_bits, has_zero_points, num_rows)
-    for weight_bits in MIDDLE
-    for has_zero_points in (False, True)
+    (weight_bits, form, num_rows)
+    for weight_bits, form in (*product(MIDDLE, (0, 1)), (4, 2))
     for num_rows in (*range(1, MAX_TILE + 1), _FULL_TILE, _WIDE_TILE)
 )
+"""The bits of a weight, `ProductKind.form`, and the rows of a tile."""
 
 
 def _multiply_block(
     _: Any,
     instructions: Any,
     weight_bits: Any,
-    has_zero_points: Any,
+    weight_form: Any,
     num_rows: Any,
     weights: Any,
     activations: Any,
@@ -382,11 +410,11 @@ def _multiply_block(
                 for value, number in zip(arguments[1:4], form, strict=True)
             ]
             with builder.if_then(builder.and_(builder.and_(equal[0], equal[1]), equal[2])):
-                kind = ProductKind(name, form[0], form[1])
+                kind = ProductKind(name, form[0], form[1] == 1, form[1] == 2)
                 emit_block(builder, kind, form[2], BlockArguments(*arguments[4:]))
         return context.get_dummy_value()
 
-    form = (weight_bits, has_zero_points, num_rows)
+    form = (weight_bits, weight_form, num_rows)
     addresses = (weights, activations, sums, scales, results)
     sizes = (num_groups, num_units, ahead, apart, stride)
     return numba.void(instructions, *form, *addresses, *sizes), generate
@@ -412,7 +440,7 @@ def _multiply_blocks(
     stride: int,
     num_rows: int,
     weight_bits: int,
-    has_zero_points: int,
+    weight_form: int,
     first: int,
     end: int,
 ) -> None:
@@ -421,13 +449,14 @@ def _multiply_blocks(
     Args:
         size: the bytes of an activation.
         size_of_fours: the bytes of an activation for symmetric 4-bit weights.
+        weight_form: see `ProductKind.form`.
     """
     columns = 32 if weight_bits == 4 else 16
-    if weight_bits == 4 and not has_zero_points:
+    if weight_bits == 4 and weight_form != 1:
         size = size_of_fours
     row_size = num_groups * num_units * columns * size
     unit_size = columns * weight_bits // 8
-    block_size = num_groups * lanes * (2 + 2 * has_zero_points + unit_size * num_units)
+    block_size = num_groups * lanes * (2 + 2 * (weight_form == 1) + unit_size * num_units)
     # With 8 bits, 8 rows take hardly longer than 5: rows of two full tiles overlap.
     overlaps = size == 1 and 4 < num_rows < 8
     num_sharing = 4 if num_rows >= 16 else 2
@@ -452,7 +481,7 @@ def _multiply_blocks(
                 _block(
                     instructions,
                     weight_bits,
-                    has_zero_points,
+                    weight_form,
                     form,
                     weights + block * block_size,
                     activations + at * row_size,
@@ -471,44 +500,42 @@ def _multiply_blocks(
 # There is a function for each instruction set; it is compiled only if the CPU has the instructions.
 # The arguments are 64-bit integers: those of `BlockArguments`, and
 #
-# rows, bits, zeros: rows of activations, bits of a weight, whether there are zero points
+# rows, bits, form: rows of activations, bits of a weight, `ProductKind.form`
 # first, end: the blocks to be multiplied
-def multiply_avx2(w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end):
+def multiply_avx2(w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end):
     """Multiplies blocks with AVX2; see `_multiply_blocks`."""
     _multiply_blocks(
-        0, 8, 2, 2, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+        0, 8, 2, 2, w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end
     )
 
 
-def multiply_avx_vnni(w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end):
+def multiply_avx_vnni(w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end):
     """Multiplies blocks with AVX-VNNI; see `_multiply_blocks`."""
     _multiply_blocks(
-        1, 8, 1, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+        1, 8, 1, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end
     )
 
 
 def multiply_avx512_vnni(
-    w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+    w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end
 ):
     """Multiplies blocks with AVX512-VNNI; see `_multiply_blocks`."""
     _multiply_blocks(
-        2, 16, 1, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+        2, 16, 1, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end
     )
 
 
-def multiply_avx_vnni16(
-    w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
-):
+def multiply_avx_vnni16(w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end):
     """Multiplies blocks with AVX-VNNI and 16-bit activations; see `_multiply_blocks`."""
     _multiply_blocks(
-        3, 8, 2, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+        3, 8, 2, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end
     )
 
 
 def multiply_avx512_vnni16(
-    w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+    w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end
 ):
     """Multiplies blocks with AVX512-VNNI and 16-bit activations; see `_multiply_blocks`."""
     _multiply_blocks(
-        4, 16, 2, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, zeros, first, end
+        4, 16, 2, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end
     )

@@ -21,7 +21,14 @@ from fastovms.engine.kernels.agreement import fetch_add as _fetch_add
 from fastovms.engine.kernels.agreement import pause as _pause
 from fastovms.engine.kernels.agreement import sched_yield as _sched_yield
 from fastovms.engine.kernels.agreement import store as _store
-from fastovms.engine.kernels.experts import begins_of, choose, combine, multiply_floats, rows_of
+from fastovms.engine.kernels.experts import (
+    add_of_experts,
+    begins_of,
+    choose,
+    combine,
+    multiply_floats,
+    rows_of,
+)
 from fastovms.engine.kernels.instructions import Field, Opcode, StepField
 from fastovms.engine.kernels.memory import (
     bytes_at,
@@ -31,6 +38,7 @@ from fastovms.engine.kernels.memory import (
     narrowed,
     shorts_at,
 )
+from fastovms.engine.kernels.row_operations import apply_operation, copy_row, exponential
 from fastovms.engine.kernels.states import COLUMNS, convolve, gated_delta
 
 _ROWS_OF_CHUNK: Final = 8
@@ -51,23 +59,6 @@ _ENDED: Final = 1 << 21
 first."""
 
 _WAITS_BEFORE_YIELD: Final = 1000
-
-
-@_helper
-def exponential(x):
-    """Returns e^x, within 2 ulp for results that are neither 0 nor infinite."""
-    x = min(max(x, np.float32(-87)), np.float32(88))
-    t = x * np.float32(1.44269504)
-    whole = np.floor(t + np.float32(0.5))
-    f = t - whole
-    p = np.float32(1.535336188319500e-4)
-    p = p * f + np.float32(1.339887440266574e-3)
-    p = p * f + np.float32(9.618437357674640e-3)
-    p = p * f + np.float32(5.550332471162809e-2)
-    p = p * f + np.float32(2.402264791363012e-1)
-    p = p * f + np.float32(6.931472028550421e-1)
-    p = p * f + np.float32(1)
-    return p * as_float((np.int32(whole) + np.int32(127)) << np.int32(23))
 
 
 @_helper
@@ -104,123 +95,6 @@ def _quantize8(source, width, columns, target, sums, scales):
             total += value
         t[group] = total
         s[group] = largest / np.float32(127)
-
-
-@_helper
-def _add(a, b, out, width):
-    x, y, z = floats_at(a), floats_at(b), floats_at(out)
-    for k in range(width):
-        z[k] = x[k] + y[k]
-
-
-@_helper
-def _multiply(a, b, out, width):
-    x, y, z = floats_at(a), floats_at(b), floats_at(out)
-    for k in range(width):
-        z[k] = x[k] * y[k]
-
-
-@_helper
-def _normalize(a, factors, epsilon, out, width):
-    x, w, z = floats_at(a), floats_at(factors), floats_at(out)
-    total = np.float32(0)
-    for k in range(width):
-        total += x[k] * x[k]
-    scale = np.float32(1) / np.sqrt(total / np.float32(width) + epsilon)
-    for k in range(width):
-        z[k] = x[k] * scale * w[k]
-
-
-@_helper
-def _swish(a, out, width):
-    x, z = floats_at(a), floats_at(out)
-    for k in range(width):
-        z[k] = x[k] / (np.float32(1) + exponential(-x[k]))
-
-
-@_helper
-def _sigmoid(a, out, width):
-    x, z = floats_at(a), floats_at(out)
-    for k in range(width):
-        z[k] = np.float32(1) / (np.float32(1) + exponential(-x[k]))
-
-
-@_helper
-def _softplus(a, out, width):
-    x, z = floats_at(a), floats_at(out)
-    for k in range(width):
-        positive = max(x[k], np.float32(0))
-        z[k] = positive + np.log(np.float32(1) + np.exp(-abs(x[k])))
-
-
-@_helper
-def _scale(a, b, out, width):
-    x, z = floats_at(a), floats_at(out)
-    factor = floats_at(b)[0]
-    for k in range(width):
-        z[k] = x[k] * factor
-
-
-@_helper
-def _gelu_tanh(a, out, width):
-    x, z = floats_at(a), floats_at(out)
-    for k in range(width):
-        v = x[k]
-        inner = np.float32(1.5957691216) * (v + np.float32(0.044715) * v * v * v)
-        z[k] = v / (np.float32(1) + exponential(-inner))
-
-
-@_helper
-def _gelu_erf(a, out, width):
-    """Computes GELU with erf by formula 7.1.26 of Abramowitz and Stegun, within 1.5e-7."""
-    x, z = floats_at(a), floats_at(out)
-    for k in range(width):
-        v = abs(x[k]) * np.float32(0.70710678)
-        t = np.float32(1) / (np.float32(1) + np.float32(0.3275911) * v)
-        p = np.float32(1.061405429)
-        p = p * t - np.float32(1.453152027)
-        p = p * t + np.float32(1.421413741)
-        p = p * t - np.float32(0.284496736)
-        p = p * t + np.float32(0.254829592)
-        tail = p * t * exponential(-v * v)
-        share = np.float32(2) - tail if x[k] > 0 else tail
-        z[k] = np.float32(0.5) * x[k] * share
-
-
-@_helper
-def _copy(a, out, width):
-    x, z = floats_at(a), floats_at(out)
-    for k in range(width):
-        z[k] = x[k]
-
-
-@_helper
-def _apply(opcode, a, b, out, width, p0, p1):
-    """Applies a row-wise instruction to one row."""
-    if opcode == Opcode.ADD:
-        _add(a, b, out, width)
-    elif opcode == Opcode.MULTIPLY:
-        _multiply(a, b, out, width)
-    elif opcode == Opcode.ADD_CONSTANT:
-        _add(a, p0, out, width)
-    elif opcode == Opcode.MULTIPLY_CONSTANT:
-        _multiply(a, p0, out, width)
-    elif opcode == Opcode.NORMALIZE:
-        _normalize(a, p0, as_float(np.int32(p1)), out, width)
-    elif opcode == Opcode.SWISH:
-        _swish(a, out, width)
-    elif opcode == Opcode.GELU_TANH:
-        _gelu_tanh(a, out, width)
-    elif opcode == Opcode.GELU_ERF:
-        _gelu_erf(a, out, width)
-    elif opcode == Opcode.COPY:
-        _copy(a, out, width)
-    elif opcode == Opcode.SOFTPLUS:
-        _softplus(a, out, width)
-    elif opcode == Opcode.SIGMOID:
-        _sigmoid(a, out, width)
-    elif opcode == Opcode.SCALE:
-        _scale(a, b, out, width)
 
 
 @_helper
@@ -499,16 +373,16 @@ def _attend_chunk(program, buffers, step, i, chunk):
 
 
 @_helper
-def _add_partials(partials, distance, num, width, at_largest, at_total, target):
+def _add_partials(partials, distance, num, width, at_largest, at_total, sink, target):
     """Combines a query's results of `num` segments, `distance` bytes apart, and writes the
-    attention output, f32 [width], to `target`."""
-    top = np.float32(-np.inf)
+    attention output, f32 [width], to `target`. `sink` is a score without a value (-inf = none)."""
+    top = sink
     for n in range(num):
         top = max(top, floats_at(at_largest + n * distance)[0])
     z = floats_at(target)
     for k in range(width):
         z[k] = np.float32(0)
-    total = np.float32(0)
+    total = exponential(sink - top)
     for n in range(num):
         factor = exponential(floats_at(at_largest + n * distance)[0] - top)
         total += floats_at(at_total + n * distance)[0] * factor
@@ -535,7 +409,9 @@ def _add_segments(program, buffers, step, i, head):
         own = step[StepField.PARTIALS] + 4 * (earlier * heads + head * rows) * group * (size + 2)
         for n in range(queries):
             at = own + 4 * queries * size + 4 * n
-            target = (row + n // group) * buffers[out, 1] + (head * group + n % group) * size
+            query = head * group + n % group
+            target = (row + n // group) * buffers[out, 1] + query * size
+            sinks = program[i, Field.P7]
             _add_partials(
                 own + 4 * n * size,
                 distance,
@@ -543,6 +419,7 @@ def _add_segments(program, buffers, step, i, head):
                 size,
                 at,
                 at + 4 * queries,
+                floats_at(sinks)[query] if sinks != 0 else np.float32(-np.inf),
                 buffers[out, 0] + 4 * target,
             )
         number += num
@@ -789,7 +666,7 @@ def _apply_to_rows(program, buffers, first, end, i):
         other = buffers[b, 0] + 4 * (program[i, Field.B_START] + row * buffers[b, 1])
         target = buffers[out, 0] + 4 * (program[i, Field.OUT_START] + row * buffers[out, 1])
         for head in range(program[i, Field.HEADS]):
-            _apply(
+            apply_operation(
                 opcode,
                 source + 4 * head * program[i, Field.A_STRIDE],
                 other + 4 * head * program[i, Field.B_STRIDE],
@@ -806,7 +683,7 @@ def _gather(program, buffers, step, i):
     indices = longs_at(step[StepField.SAMPLED])
     for row in range(step[StepField.NUM_SAMPLED]):
         source = buffers[a, 0] + 4 * (program[i, Field.A_START] + indices[row] * buffers[a, 1])
-        _copy(source, buffers[out, 0] + 4 * row * buffers[out, 1], program[i, Field.WIDTH])
+        copy_row(source, buffers[out, 0] + 4 * row * buffers[out, 1], program[i, Field.WIDTH])
 
 
 @_helper
@@ -817,6 +694,14 @@ def _lead(program, buffers, num_rows, scratch, product, step, agreement):
             _choose(program, buffers, num_rows, i)
         elif opcode == Opcode.COMBINE:
             _combine(program, buffers, num_rows, i)
+        elif opcode == Opcode.ADD_OF_EXPERTS:
+            add_of_experts(
+                buffers[program[i, Field.A], 0],
+                program[i, Field.WIDTH],
+                buffers[program[i, Field.C], 0],
+                program[i, Field.P1],
+                program[i, Field.P0],
+            )
         elif opcode == Opcode.GATHER:
             _gather(program, buffers, step, i)
             num_rows = step[StepField.NUM_SAMPLED]

@@ -6,7 +6,7 @@ computes from random scores are therefore compared with the kernels' results.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -88,7 +88,7 @@ def find_router(
     copies: Mapping[str, Node],
     known: dict[Form, Router],
     scores: Any,
-    factors: Node,
+    values: Any,
     choice: Node,
     num_experts: int,
 ) -> Router | None:
@@ -98,11 +98,10 @@ def find_router(
         copies: the nodes of a copy of the graph, by name; this function changes them.
         known: routers found earlier, by the pattern of their nodes.
         scores: the output with the router scores, [rows, experts].
-        factors: the node that returns the routing weights, [rows, experts], 0 for experts that are
-            not chosen.
+        values: the output with the routing weights of the chosen experts, [rows, chosen].
         choice: the TopK node that returns the indices of the chosen experts.
     """
-    nodes = _nodes_between(scores, factors)
+    nodes = _nodes_between(scores, values.get_node())
     if nodes is None:
         return None
     candidates = list(_candidates(nodes, choice, num_experts))
@@ -113,7 +112,7 @@ def find_router(
         return replace(known[form], bias=candidates[0].bias)
     rng = np.random.default_rng(0)
     given = rng.normal(0, _SPREAD, (_NUM_ROWS, num_experts)).astype(np.float32)
-    expected = _computed(copies, scores, factors, nodes, given)
+    expected = _computed(copies, scores, (values, choice.output(1)), nodes, given)
     if expected is None:
         return None
     limit = _TOLERANCE * np.abs(expected).max()
@@ -203,10 +202,15 @@ def _candidates(nodes: list[Node], choice: Node, num_experts: int) -> Iterator[R
 
 
 def _computed(
-    copies: Mapping[str, Node], scores: Any, factors: Node, nodes: list[Node], given: Floats
+    copies: Mapping[str, Node],
+    scores: Any,
+    outputs: Sequence[Any],
+    nodes: list[Node],
+    given: Floats,
 ) -> Floats | None:
-    """Returns the routing weights that the graph computes from given scores, or None if these nodes
-    cannot be computed separately."""
+    """Returns the routing weights of all experts, [rows, experts], that the graph computes from
+    given scores, or None if these nodes cannot be computed separately. `outputs` are the weights
+    and the indices of the chosen experts."""
     parameter = opset13.parameter(list(given.shape), np.float32)
     source = copies[scores.get_node().get_friendly_name()].output(scores.get_index())
     for target in source.get_target_inputs():
@@ -220,10 +224,16 @@ def _computed(
             copy = copies[node.get_friendly_name()]
             for target in copy.output(0).get_target_inputs():
                 target.replace_source_output(constant.output(0))
-    result = opset13.result(copies[factors.get_friendly_name()].output(0))
+    found: Floats = np.zeros_like(given)
     try:
-        alone = ov.Model([result], [parameter])
+        results = [
+            opset13.result(copies[one.get_node().get_friendly_name()].output(one.get_index()))
+            for one in outputs
+        ]
+        alone = ov.Model(results, [parameter])
         compiled = ov.Core().compile_model(alone, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        return np.array(compiled(given)[0])
-    except RuntimeError:
+        values, numbers = compiled(given).to_tuple()
+        np.put_along_axis(found, numbers.astype(np.int64), values, -1)
+    except (RuntimeError, ValueError):
         return None
+    return found

@@ -24,6 +24,7 @@ from fastovms.engine.kernels.assembler import (
 )
 from fastovms.engine.kernels.experts import choice_size
 from fastovms.engine.kernels.instructions import Field, Opcode, StepField
+from fastovms.engine.kernels.lengths import fix_rows, free_lengths
 from fastovms.engine.kernels.mixtures import Mixture, find_mixtures, router_of
 from fastovms.engine.kernels.segments import (
     GELU,
@@ -58,11 +59,13 @@ _OF_FIRST_INPUT: Final = _ALIASES | {
 }
 """Operations of which only the first input has rows."""
 
+_OPCODES_OF_TWO: Final = {**OPCODES_OF_TWO, "Subtract": Opcode.SUBTRACT}
 _OPCODES_OF_ONE: Final = {"Sigmoid": Opcode.SIGMOID, "SoftPlus": Opcode.SOFTPLUS}
 
 _SCALE, _WINDOW = 9, 10
-_UNUSED: Final = frozenset({11, 13, 14, 15, 16, 17, 20, 22, 23, 24, 25, 26, 27})
-"""The inputs of paged attention that must be empty, such as ALiBi slopes, rotations and sinks."""
+_SINKS: Final = 20
+_UNUSED: Final = frozenset({11, 13, 14, 15, 16, 17, 22, 23, 24, 25, 26, 27})
+"""The inputs of paged attention that must be empty, such as ALiBi slopes and rotations."""
 
 
 _OF_EXPERTS: Final = frozenset(
@@ -164,38 +167,6 @@ def assemble_step(
     return WholeStep(before, program, logits, own, vocab_size, caches, groups)
 
 
-def _free_lengths(model: ov.Model) -> None:
-    """Rewrites a graph in place so that positions are computed from the length of `input_ids`, not
-    from rows that the kernels compute."""
-    for node in model.get_ordered_ops():
-        if node.get_type_name() != "ShapeOf":
-            continue
-        shape = node.get_input_partial_shape(0)
-        if len(shape) != 3 or shape[0].is_static or any(shape[axis].is_dynamic for axis in (1, 2)):
-            continue
-        lengths = [shape[axis].get_length() for axis in (1, 2)]
-        if 1 not in lengths:
-            continue
-        kind = "i32" if node.get_output_element_type(0) == ov.Type.i32 else "i64"
-        num_tokens = opset13.shape_of(model.input("input_ids").get_node(), kind)
-        others = opset13.constant(np.array(lengths, kind.replace("i", "int")))
-        found = opset13.concat([num_tokens, others], 0)
-        for target in node.output(0).get_target_inputs():
-            target.replace_source_output(found.output(0))
-            user = target.get_node()
-            axis = folded(user.input_value(1).get_node()) if user.get_input_size() > 1 else None
-            if (
-                user.get_type_name() == "Gather"
-                and axis is not None
-                and axis.size == 1
-                and axis > 0
-            ):
-                length = np.full(
-                    axis.shape, lengths[int(axis.item()) - 1], kind.replace("i", "int")
-                )
-                user.output(0).replace(opset13.constant(length).output(0))
-
-
 def _parameters_of(results: Sequence[Node]) -> list[Node]:
     pending, seen, found = list(results), set[int](), []
     while pending:
@@ -256,12 +227,13 @@ class _Graph:
     def __init__(self, model: ov.Model, instructions: str, sampled: str, states: str) -> None:
         self._instructions = instructions
         self._sampled = sampled
-        _free_lengths(model)
+        found = find_mixtures(model, instructions)
+        fix_rows(model, [mixture.node for mixture in found])
+        free_lengths(model)
         ordered = model.get_ordered_ops()
         late = self._late(ordered)
-        found = find_mixtures(model, instructions)
         self.mixtures = {one.node.get_instance_id(): one for one in found}
-        self._routers = {one.scores.get_node().get_instance_id(): one for one in found}
+        self._routers = {one.product.get_instance_id(): one for one in found}
         self._known: dict[int, Step] = {}
         self.result = model.output("logits").get_node().input_value(0)
         named = [port for port in model.outputs if states in port.get_names()]
@@ -336,7 +308,7 @@ class _Graph:
             return list(values[:3])
         if kind == _GATED_DELTA:
             return [*values[:3], *values[4:6]]
-        if kind in OPCODES_OF_TWO:
+        if kind in _OPCODES_OF_TWO:
             return [value for value in values if folded(value.get_node()) is None]
         if kind == "Concat":
             return list(values)
@@ -425,7 +397,7 @@ class _StepAssembler(Assembler):
             self._add_convolution(node)
         elif kind == _GATED_DELTA:
             self._add_gated_delta(node)
-        elif kind in OPCODES_OF_TWO:
+        elif kind in _OPCODES_OF_TWO:
             self._add_of_two(node)
         elif kind == "Swish":
             if node.get_input_size() > 1 and not NodeChain(node).has_constant(1, 1.0):
@@ -512,27 +484,31 @@ class _StepAssembler(Assembler):
         self._emit(Opcode.CHOOSE, scores, scores, choice, num_experts, *parameters)
         self._rows[-1][Field.A_STRIDE] = router.num_groups
         self._rows[-1][Field.B_STRIDE] = router.num_chosen_groups
-        width = mixture.up.widths[0]
-        gate, up, inner = (self._new_place(num_chosen, width) for _ in range(3))
-        for step, target in ((mixture.gate, gate), (mixture.up, up)):
-            self._multiply_chosen(mixture, step, source, choice, target)
-        gated = self._new_place(num_chosen, width)
-        self._emit_heads(Opcode.SWISH, gate, gate, gated)
-        self._emit_heads(Opcode.MULTIPLY, gated, up, inner)
-        results = self._new_place(num_chosen, mixture.down.widths[0])
-        self._multiply_chosen(mixture, mixture.down, inner, choice, results)
+        gate = self._multiply_chosen(mixture, mixture.gate, source, choice)
+        distance = 2 if mixture.gating.is_alternating else 1
+        if mixture.up:
+            up = self._multiply_chosen(mixture, mixture.up, source, choice)
+        else:
+            gate = replace(gate, width=gate.width // 2)
+            up = replace(gate, start=gate.start + (1 if distance == 2 else gate.width))
+        inner = self._new_place(num_chosen, gate.width)
+        gating = mixture.gating.numbers
+        self._constants.append(gating)
+        self._emit_heads(Opcode.GATE, gate, up, inner, gating.ctypes.data, distance)
+        results = self._multiply_chosen(mixture, mixture.down, inner, choice)
         total = self._new_place(1, results.width)
         self._emit(Opcode.COMBINE, results, results, total, results.width, *form)
         self._rows[-1][Field.C] = choice.buffer
         self._places[mixture.node.get_instance_id(), 0] = total
 
     def _multiply_chosen(
-        self, mixture: Mixture, step: Step, source: Place, choice: Place, target: Place
-    ) -> None:
-        """Adds the product of the pairs of `choice` with their experts' matrices. `source` has one
-        row per token or, as heads, one row per pair."""
+        self, mixture: Mixture, steps: Sequence[Step], source: Place, choice: Place
+    ) -> Place:
+        """Adds the product of the pairs of `choice` with their experts' matrices, and with their
+        biases. `source` has one row per token or, as heads, one row per pair."""
         num_experts, num_chosen = mixture.router.num_experts, mixture.router.num_chosen
-        matrix = self._store.matrix([step])
+        target, bias = self._new_place(num_chosen, steps[0].widths[0]), steps[0].constant
+        matrix = self._store.matrix(steps)
         kind = matrix.kind
         form = (matrix.columns, kind.activation_bits)
         key = (source, choice, *form)
@@ -557,7 +533,7 @@ class _StepAssembler(Assembler):
             matrix.num_columns // matrix.columns,
             matrix.columns // kind.columns_of_unit,
             kind.weight_bits,
-            int(kind.has_zero_points),
+            kind.form,
             min(max(num_threads, size // PART_SIZE), num_blocks),
             matrix.num_columns * kind.activation_bits // 8,
             num_chosen,
@@ -567,6 +543,12 @@ class _StepAssembler(Assembler):
             choice.buffer,
         )
         self._constants.append(matrix)
+        if bias is not None:
+            parameters = (bias.ctypes.data, num_experts)
+            self._emit(Opcode.ADD_OF_EXPERTS, target, target, target, target.width, *parameters)
+            self._rows[-1][Field.C] = choice.buffer
+            self._constants.append(bias)
+        return target
 
     def _add_normalization(self, step: Step) -> None:
         source = self._place(step.sources[0])
@@ -605,8 +587,10 @@ class _StepAssembler(Assembler):
         if len(places) == 2:
             if len({len(value.get_partial_shape()) for value in node.input_values()}) != 1:
                 raise UnsupportedNodeError(node)
-            self._emit_heads(OPCODES_OF_TWO[key], places[0], places[1], target)
+            self._emit_heads(_OPCODES_OF_TWO[key], places[0], places[1], target)
         else:
+            if key not in OPCODES_WITH_CONSTANT:
+                raise UnsupportedNodeError(node)
             (constant,) = (one for one in constants if one is not None)
             is_row = constant.shape[-1:] == (width,) and last == width
             if constant.size != 1 and not (constant.size == width and is_row):
@@ -727,7 +711,7 @@ class _StepAssembler(Assembler):
             int(window),
             cache.block_size,
             cache.bits,
-            0,
+            self._sinks_of(node, queries.width // cache.head_size),
             queries.width // cache.head_size,
         ]
         self._emit(Opcode.CACHE, keys, keys, keys, width, *parameters)
@@ -735,6 +719,16 @@ class _StepAssembler(Assembler):
         for opcode in (Opcode.ATTEND, Opcode.ADD_SEGMENTS):
             self._emit(opcode, queries, queries, target, queries.width, *parameters)
         self._places[node.get_instance_id(), 0] = target
+
+    def _sinks_of(self, node: Node, num_heads: int) -> int:
+        """Returns the address of the sinks of an attention, one for each head; 0 = none."""
+        if node.get_input_size() <= _SINKS or 0 in node.get_input_shape(_SINKS):
+            return 0
+        sinks = folded(node.input_value(_SINKS).get_node())
+        if sinks is None or sinks.size != num_heads:
+            raise UnsupportedNodeError(node)
+        self._constants.append(sinks)
+        return sinks.ctypes.data
 
     def _add_convolution(self, node: Node) -> None:
         source, table = self._flat(node.input_value(0)), node.input_value(1)

@@ -26,6 +26,8 @@ _MAX_VALUES: Final = 16
 constants of an attention operation are compared whatever their size."""
 
 _ATTENTION: Final = "PagedAttentionExtension"
+_SINKS: Final = 20
+"""The input of it that is as large as weights are, and differs between layers as these do."""
 _WITH_BODIES: Final = frozenset({"If", "Loop", "TensorIterator"})
 """Operations with inner graphs. Layers with such operations never count as equal."""
 
@@ -260,7 +262,8 @@ def _own(node: Node) -> tuple[object, ...]:
     attributes.pop(_VARIABLE, None)
     own: tuple[object, ...] = (kind, node.get_output_size(), str(sorted(attributes.items())))
     if kind == _ATTENTION:
-        constants = [each for each in inputs_of(node) if each.get_type_name() == "Constant"]
+        inputs = [each for place, each in enumerate(inputs_of(node)) if place != _SINKS]
+        constants = [each for each in inputs if each.get_type_name() == "Constant"]
         own += tuple(_of_constant(each, None) for each in constants)
     return own
 

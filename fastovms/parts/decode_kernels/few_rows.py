@@ -126,13 +126,18 @@ def fastest_kernels(paged: PagedGraph, instructions: str, num_threads: int) -> K
     return compiler.compile_kernels(instructions, num_threads)
 
 
-def packed_size(paged: PagedGraph, kernels: Kernels, cache: CacheShape | None) -> int:
-    """Returns the bytes of a model's packed weights; see `pack_weights`. 0 = the kernels support
-    none of its weights."""
+def bytes_read(paged: PagedGraph, kernels: Kernels, cache: CacheShape | None) -> int:
+    """Returns the bytes of a model's packed weights that a token reads; see `pack_weights`. Those
+    are all but the experts that it does not choose. 0 = the kernels can multiply none of them."""
     nothing = np.zeros(1, np.uint8)
     store = WeightStore(kernels, lambda _, size: Room(np.broadcast_to(nothing, size), True))
     pack_weights(paged, store, cache)
-    return store.num_bytes
+    found = float(store.num_bytes)
+    for mixture in find_mixtures(paged.model, kernels.instructions) if store.experts else ():
+        names = (steps[0].node.get_friendly_name() for steps in mixture.products)
+        size = sum(store.experts[name].data.nbytes for name in names if name in store.experts)
+        found -= size * (1 - mixture.router.num_chosen / mixture.router.num_experts)
+    return int(found)
 
 
 def pack_weights(paged: PagedGraph, store: WeightStore, cache: CacheShape | None) -> None:
@@ -153,15 +158,16 @@ def has_zero_points(model: ov.Model, instructions: str) -> bool:
     bits."""
     segments = find_segments(model, instructions)
     steps = [step for segment in segments for step in segment.steps]
-    steps += expert_products(model, instructions)
+    steps += [step for products in expert_products(model, instructions) for step in products]
     weights = (step.weights for step in steps)
     return any(each.kind.has_zero_points for each in weights if each is not None)
 
 
-def expert_products(model: ov.Model, instructions: str) -> list[Step]:
-    """Returns the products with expert matrices of a mixture-of-experts model."""
+def expert_products(model: ov.Model, instructions: str) -> list[Sequence[Step]]:
+    """Returns the products with the matrices of all experts of a model's mixtures, those together
+    whose weights are packed together."""
     mixtures = find_mixtures(model, instructions)
-    return [step for one in mixtures for step in (one.gate, one.up, one.down)]
+    return [products for one in mixtures for products in one.products]
 
 
 def compile_few_rows(

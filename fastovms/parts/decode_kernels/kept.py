@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from fastovms.engine.kernels.matrices import Room
+from fastovms.engine.model.devices import available_memory
 from fastovms.system.disk import open_file, read_file
 
 _WEIGHTS: Final = "weights.bin"
@@ -80,7 +81,8 @@ class CachedWeights:
             raise ValueError(f"{_INDEX} lacks {error}") from None
         finally:
             os.close(descriptor)
-        mapped.madvise(mmap.MADV_WILLNEED)
+        if size <= available_memory():
+            mapped.madvise(mmap.MADV_WILLNEED)
         self._data = np.frombuffer(mapped, np.uint8)
         self._places = {tuple(names): (at, size) for names, at, size in self.facts["places"]}
 

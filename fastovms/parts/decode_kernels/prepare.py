@@ -60,7 +60,7 @@ _SHARE: Final = 8
 
 _MAX_WAIT: Final = 5.0
 
-_FORMAT: Final = 7
+_FORMAT: Final = 8
 """The version of the stored data and of their check; a new version invalidates old entries."""
 
 PACKED: Final = "packed"
@@ -78,8 +78,8 @@ because that graph alone gains up to 1.3."""
 BEING_PREPARED: Final = "being prepared"
 
 MEMORY_SHARE: Final = 0.75
-"""The maximum share of the free memory for packed weights. The kernel can drop their pages, but not
-while steps read them."""
+"""The maximum share of the free memory for the packed weights that a token reads. The kernel can
+drop their pages, but not while steps read them. Experts without room are read from the file."""
 
 _WHOLE: Final = "whole steps"
 _PRODUCTS: Final = "products"
@@ -410,7 +410,7 @@ class CachedKernels:
         proof: see `_proof`.
         entry: the directory with the packed weights.
         why_not_whole: the reason why the kernels do not compute whole steps; "" = they do.
-        size: the bytes of the packed weights.
+        size: the bytes of the packed weights that a token reads.
         layout: the layout of a model whose steps can all be whole steps; None = some steps need
             OpenVINO.
         variants: the whole-step variants; None = not read.
@@ -501,7 +501,7 @@ def _read_whole_steps(
         width = paged.model.output("logits").get_partial_shape()[-1]
         vocab_size = width.get_length() if width.is_static else None
         layout = ModelLayout(caches, vocab_size, kernels.num_threads)
-    return replace(found, size=kept.facts["size"], layout=layout, variants=variants)
+    return replace(found, size=kept.facts["bytes_read"], layout=layout, variants=variants)
 
 
 def _result_of(preparation: Preparation, may_go_on: WaitForRequests) -> Path:

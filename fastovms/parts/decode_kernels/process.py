@@ -16,10 +16,10 @@ from fastovms.engine.model.devices import available_memory, format_size, reason_
 from fastovms.engine.model.paging import read_paged_graph
 from fastovms.parts.decode_kernels import check
 from fastovms.parts.decode_kernels.few_rows import (
+    bytes_read,
     cache_shape,
     fastest_kernels,
     pack_weights,
-    packed_size,
 )
 from fastovms.parts.decode_kernels.kept import CachedWeights, written_weights
 from fastovms.parts.decode_kernels.prepare import MEMORY_SHARE, PACKED, Preparation, Prepared
@@ -49,7 +49,7 @@ def prepare(given: Preparation) -> Prepared:
         free = available_memory()
         layers = check.compile_cut(paged, given.device, given.precisions)
         shape = cache_shape(layers.cache_inputs)
-        size = packed_size(paged, kernels, shape)
+        size = bytes_read(paged, kernels, shape)
         if not size:
             raise _UnusableError("the kernels do not support the precisions of the model's weights")
         if size > MEMORY_SHARE * free:
@@ -61,6 +61,7 @@ def prepare(given: Preparation) -> Prepared:
             "instructions": kernels.instructions,
             "num_threads": given.num_threads,
             "cache": None if shape is None else asdict(shape),
+            "bytes_read": size,
         }
         with written_weights(directory, facts) as written:
             store = WeightStore(kernels, written.room_for)

@@ -470,6 +470,10 @@ def check_reads(facts: ModelOnMachine) -> Iterator[Finding]:
         text += f" ({known} {format_size(traffic.experts)})"
     if run is not None:
         text += f", and {format_size(run.kv_bytes_per_token)} of the cache for each token before it"
+    if traffic.active_share < 1:
+        always = traffic.total - traffic.looked_up - traffic.experts
+        text += f". Memory must hold {format_size(always)} and the experts that are often chosen: "
+        text += "others are read from disk"
     yield Finding(Level.OK, "reads", text)
 
 

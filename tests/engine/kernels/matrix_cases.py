@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastovms.engine.kernels.matrices import CompressedWeights
+from fastovms.engine.kernels.products import E2M1
 
 Floats = NDArray[np.float32]
 
@@ -31,7 +32,7 @@ def random_weights(
     Args:
         bits: 6 = integers of 8 bits that fit into 6.
         zeros: the kind of zero points: "none", "integers" or "fractions".
-        values: "lowest" or "highest" = all integers have this value.
+        values: "lowest" or "highest" = all integers have this value; "E2M1" = they are MXFP4's.
     """
     rows, columns, groups = shape
     rng = np.random.default_rng(rows + columns)
@@ -41,6 +42,7 @@ def random_weights(
         "random": rng.integers(lowest, highest, size, endpoint=True),
         "lowest": np.full(size, lowest),
         "highest": np.full(size, highest),
+        "E2M1": rng.choice(E2M1, size),
     }[values].astype(np.uint8)
     if bits == 4:
         integers = integers[::2] & 15 | integers[1::2] << 4
@@ -59,6 +61,8 @@ def all_weights() -> Iterator[CompressedWeights]:
     for bits, is_signed, zeros in product(BITS, (False, True), ("none", "integers", "fractions")):
         for shape in SHAPES if bits == 4 else (*SHAPES, SMALLEST_GROUPS):
             yield random_weights(bits, is_signed=is_signed, zeros=zeros, shape=shape)
+    for shape in SHAPES:
+        yield random_weights(8, is_signed=True, zeros="none", shape=shape, values="E2M1")
     for bits, is_signed, values in product(BITS, (False, True), EXTREMES[1:]):
         for zeros in ("none", "integers"):
             yield random_weights(

@@ -17,7 +17,7 @@ from fastovms.engine.kernels.matrices import (
     packed_size,
     read_weights,
 )
-from fastovms.engine.kernels.products import INSTRUCTION_SETS
+from fastovms.engine.kernels.products import INSTRUCTION_SETS, ProductKind
 from tests.engine.kernels.matrix_cases import dense, random_weights
 
 
@@ -90,8 +90,8 @@ def test_columns_that_share_a_scale_divide_groups(
     bits: int, shape: tuple[int, int, int], instructions: str, expected: int | None
 ) -> None:
     weights = random_weights(bits, is_signed=True, zeros="none", shape=shape)
-    activation_bits = 16 if instructions == "avx2" else 8
-    assert group_columns(weights, activation_bits) == expected
+    kind = ProductKind(instructions, weights.bits, has_zero_points=False)
+    assert group_columns(weights, kind) == expected
     assert (packed_kind(weights, instructions) is None) == (expected is None)
 
 

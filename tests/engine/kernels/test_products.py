@@ -29,6 +29,9 @@ from tests.engine.kernels.matrix_cases import (
     quantized,
 )
 
+FORMS = [*product(BITS, (False, True)), (4, False, True)]
+"""The bits of weights, whether they have zero points, and whether they are those of E2M1."""
+
 CPUS = {
     "avx2": "haswell",
     "avx_vnni": "alderlake",
@@ -103,8 +106,8 @@ INSTRUCTIONS = {
 def test_other_cpus_are_compiled_for(instructions: str) -> None:
     target = binding.Target.from_triple(TRIPLE)
     machine = target.create_target_machine(cpu=CPUS[instructions], opt=3)
-    for bits, has_zero_points, num_rows in product(BITS, (False, True), (1, 4)):
-        kind = ProductKind(instructions, bits, has_zero_points)
+    for form, num_rows in product(FORMS, (1, 4)):
+        kind = ProductKind(instructions, *form)
         instruction = INSTRUCTIONS[instructions.removesuffix("16"), kind.activation_bits]
         module = binding.parse_assembly(code_of(kind, num_rows))
         module.verify()
@@ -170,8 +173,8 @@ def test_the_layout_for_vnni_fits_the_code(
 ) -> None:
     target = binding.Target.from_triple(TRIPLE)
     engines = {}
-    for bits, has_zero_points in product(BITS, (False, True)):
-        kind = ProductKind(instructions, bits, has_zero_points)
+    for form in FORMS:
+        kind = ProductKind(instructions, *form)
         code = with_plain_dot(code_of(kind, num_rows), kind.num_lanes)
         machine = target.create_target_machine(
             cpu=binding.get_host_cpu_name(),

@@ -78,7 +78,7 @@ def product_of(kernels: Kernels, matrix: PackedMatrix, rows: Floats, num_parts: 
             num_groups,
             matrix.columns // matrix.kind.columns_of_unit,
             matrix.kind.weight_bits,
-            matrix.kind.has_zero_points,
+            matrix.kind.form,
             num_parts,
         ),
     ]
@@ -107,7 +107,7 @@ def test_products_are_those_of_the_decompressed_weights(
             size = np.abs(seen) @ np.abs(matrix_values).T
             assert np.all(np.abs(found - seen @ matrix_values.T) <= 1e-4 * size + 1e-6), weights
             num_cases += 1
-    assert num_cases == 144 * len(NUM_ROWS)
+    assert num_cases == 150 * len(NUM_ROWS)
 
 
 def test_products_of_6_bits_are_those_of_8(kernels: Kernels) -> None:
@@ -248,7 +248,7 @@ def test_chosen_experts_alone_are_multiplied_and_added(
             num_groups,
             matrix.columns // kind.columns_of_unit,
             kind.weight_bits,
-            kind.has_zero_points,
+            kind.form,
             num_parts,
             INNER * kind.activation_bits // 8,
         )

@@ -230,7 +230,9 @@ def test_both_ways_share_their_weights(
     model: PagedModel, kernels: Kernels, variants: FewRowVariants
 ) -> None:
     shape = few_rows.cache_shape(model.cache_inputs)
-    assert variants.store.num_bytes == few_rows.packed_size(model.graph, kernels, shape)
+    experts = sum(matrix.data.nbytes for matrix in variants.store.experts.values())
+    read = variants.store.num_bytes - experts * 4 // 6  # a token takes 2 of 6
+    assert few_rows.bytes_read(model.graph, kernels, shape) == pytest.approx(read, abs=1)
 
 
 def test_a_step_without_logits_fills_the_cache(model: PagedModel, ours: PagedModel) -> None:

@@ -275,7 +275,7 @@ def test_kernels_are_used_where_no_cache_can_be_written(
     ("module", "name", "value", "reason"),
     [
         (process, "find_instructions", lambda: None, "this CPU has neither AVX2 nor AVX-512 VNNI"),
-        (process, "packed_size", lambda *_: 0, "the kernels do not support the precisions"),
+        (process, "bytes_read", lambda *_: 0, "the kernels do not support the precisions"),
         (process, "available_memory", lambda: 1000, "packed weights need "),
         (check, "device_memory", lambda *_: 1000, "too little memory is free to check them"),
         (check, "why_wrong", lambda *_: "logits differ", "logits differ"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from bench.random_models.shapes import SHAPES
 from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.instructions import Field, Opcode
-from fastovms.engine.kernels.mixtures import find_mixtures
+from fastovms.engine.kernels.mixtures import Gating, find_mixtures
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedModel
 from fastovms.gguf.model_directory import model_directory
@@ -38,10 +39,20 @@ def kernels() -> Kernels:
     return compile_kernels("avx2", 2)
 
 
-@pytest.fixture(scope="module", params=["int8", "int4", "int8, shared", "gguf"])
+EXPORTS = Path(__file__).parents[2] / "models" / "kernels"
+"""What `bench/architectures/export.py` makes, with products in int8, those of gpt_oss in int4:
+weights of all experts in one constant whose rows alternate, experts one by one, and sorted rows."""
+
+MODELS = ("int8", "int4", "int8, shared", "qwen3moe", "gpt-oss")
+MODELS += ("gpt_oss", "qwen2_moe", "granitemoe")
+
+
+@pytest.fixture(scope="module", params=MODELS)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PagedModel:
+    if (EXPORTS / request.param).exists():
+        return load_model(EXPORTS / request.param, properties=PROPERTIES)
     directory = tmp_path_factory.mktemp("model")
-    if request.param == "gguf":  # whose router is not quantized
+    if request.param in ("qwen3moe", "gpt-oss"):  # GGUF, whose router is not quantized
         assert SHAPE.num_experts == tiny_models.EXPERTS
         file, tokens = directory / "m.gguf", [*tiny_models.TOKENS, *map(str, range(1000, 1249))]
         vocabulary = {
@@ -50,6 +61,12 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             "tokenizer.ggml.token_type": [1] * len(tokens),
         }
         tiny = tiny_models.TinyModel("qwen3moe", types=(Type.Q8_0,), tokenizer=vocabulary)
+        if request.param == "gpt-oss":
+            window, biases = {"attention.sliding_window": 9}, ("attn_q", "attn_output")
+            types = (Type.Q8_0, Type.MXFP4)
+            tiny = replace(
+                tiny, architecture="gpt-oss", types=types, settings=window, biases=biases
+            )
         tiny_models.write_model(file, tiny)
         return load_model(model_directory(file, DiskCache(None), directory), properties=PROPERTIES)
     weight_format, _, shared = request.param.partition(", ")
@@ -107,8 +124,30 @@ def change_programs(monkeypatch: pytest.MonkeyPatch, fault: Callable[[Any], None
     monkeypatch.setattr(few_rows, "assemble_step", changed)
 
 
+def with_the_biases_of_others(program: Any) -> None:
+    of_experts = program[:, Field.OPCODE] == Opcode.ADD_OF_EXPERTS
+    program[of_experts, Field.P0] += 4 * program[of_experts, Field.WIDTH]
+
+
+def without_sinks(program: Any) -> None:
+    program[program[:, Field.OPCODE] == Opcode.ADD_SEGMENTS, Field.P7] = 0
+
+
+def without_limits(program: Any) -> None:
+    program[program[:, Field.OPCODE] == Opcode.GATE, Field.P0] = GATING.ctypes.data
+
+
+GATING = Gating().numbers
+
+
+FAULTS = (without_normalization, with_first_expert_for_all, with_the_scores_of_others)
+FAULTS_OF_GPT_OSS = (with_the_biases_of_others, without_sinks, without_limits)
+
+
 @pytest.mark.parametrize(
-    "fault", [without_normalization, with_first_expert_for_all, with_the_scores_of_others]
+    ("model", "fault"),
+    [*product(MODELS, FAULTS), *product(["gpt-oss", "gpt_oss"], FAULTS_OF_GPT_OSS)],
+    indirect=["model"],
 )
 def test_other_choices_are_refused(
     model: PagedModel,
@@ -124,17 +163,20 @@ def test_other_choices_are_refused(
     assert "logits differ from f32" in wrong
 
 
-@pytest.mark.parametrize("number", range(9))
 def test_wrong_scales_of_one_expert_of_one_layer_are_refused(
-    model: PagedModel, kernels: Kernels, number: int
+    model: PagedModel, kernels: Kernels
 ) -> None:
     variants = variants_of(model, kernels)
-    name, matrix = list(variants.store.experts.items())[number]
-    kind = matrix.kind
-    groups = matrix.data.reshape(SHAPE.num_experts, -1, kind.group_size(matrix.columns))
-    groups[2, :, : 2 * kind.num_lanes].view(np.float16)[:] *= 2
-    wrong = check.wrong_experts(model.graph, variants.store)
-    assert wrong == f"packed weights of experts of {name} are wrong"
+    num_experts = find_mixtures(model.graph.model, "avx2")[0].router.num_experts
+    assert variants.store.experts
+    for name, matrix in variants.store.experts.items():
+        kind = matrix.kind
+        groups = matrix.data.reshape(num_experts, -1, kind.group_size(matrix.columns))
+        scales = groups[2, :, : 2 * kind.num_lanes].view(np.float16)
+        scales *= 2
+        wrong = check.wrong_experts(model.graph, variants.store)
+        assert wrong == f"packed weights of experts of {name} are wrong"
+        scales /= 2
 
 
 def nodes_of(graph: ov.Model, kind: str) -> list[Any]:
@@ -212,7 +254,15 @@ def changed_model(change: Callable[[ov.Model], None], directory: Path) -> PagedM
     return load_model(directory, properties=PROPERTIES)
 
 
-@pytest.mark.parametrize("change", [with_sigmoid, with_softmax_of_the_chosen, with_bias_of_ranks])
+@pytest.mark.parametrize(
+    "change",
+    [
+        with_sigmoid,
+        with_softmax_of_the_chosen,
+        with_bias_of_scores,
+        with_bias_of_ranks,
+    ],
+)
 def test_other_routers_choose_as_in_openvino(
     kernels: Kernels, tmp_path: Path, change: Callable[[ov.Model], None]
 ) -> None:
@@ -222,7 +272,7 @@ def test_other_routers_choose_as_in_openvino(
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.01 * expected.std())
 
 
-@pytest.mark.parametrize("change", [without_softmax, with_bias_of_scores])
+@pytest.mark.parametrize("change", [without_softmax])
 def test_unknown_routers_are_left_to_openvino(
     kernels: Kernels, tmp_path: Path, change: Callable[[ov.Model], None]
 ) -> None:

@@ -24,6 +24,9 @@ Port = tuple[int, int]
 _NUMBERS: Final = frozenset({ov.Type.f32, ov.Type.f16, ov.Type.bf16, ov.Type.i32, ov.Type.i64})
 _TIMES_TRANSPOSED: Final = {"transpose_a": False, "transpose_b": True}
 OPCODES_OF_TWO: Final = {"Add": Opcode.ADD, "Multiply": Opcode.MULTIPLY}
+_FEW_ROWS: Final = 128
+"""Of a matrix of floats that is not a router's: as many as the heads of a layer."""
+
 _FOLDED: Final[dict[str, Callable[..., Any]]] = {
     "Add": np.add,
     "Equal": np.equal,
@@ -191,6 +194,20 @@ def product_of(node: Node, widths: tuple[int, ...], instructions: str) -> Step |
         return None
     weights = Weights(compressed, kind)
     return Step(node, Opcode.PRODUCT, (node.input_value(0),), widths, weights=weights)
+
+
+def float_product_of(node: Node) -> Step | None:
+    """Returns the step of a product with few rows of floats, such as those of a router or a gate;
+    None = another product."""
+    shape, attributes = node.get_input_partial_shape(1), node.get_attributes()
+    if shape.is_dynamic or len(shape) != 2 or attributes != _TIMES_TRANSPOSED:
+        return None
+    matrix = folded(node.input_value(1).get_node()) if shape[0].get_length() <= _FEW_ROWS else None
+    if matrix is None:
+        return None
+    matrix = np.ascontiguousarray(matrix)
+    source = (node.input_value(0),)
+    return Step(node, Opcode.FLOAT_PRODUCT, source, (len(matrix),), constant=matrix)
 
 
 def _binary_step(node: Node, widths: tuple[int, ...]) -> Step | None:

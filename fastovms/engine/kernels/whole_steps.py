@@ -34,6 +34,7 @@ from fastovms.engine.kernels.segments import (
     Port,
     Segment,
     Step,
+    float_product_of,
     folded,
     normalization_of,
     port_of,
@@ -286,6 +287,8 @@ class _Graph:
                 step = product_of(node, (shape[1],), self._instructions)
                 if step is None and key in self._routers:
                     step = router_of(self._routers[key])
+                elif step is None:
+                    step = float_product_of(node)
             elif shape is not None and node.get_type_name() == "Multiply":
                 step = normalization_of(node, (shape[1],), _width)
             if step is None:

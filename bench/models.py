@@ -18,7 +18,7 @@ import openvino as ov
 import openvino_genai
 from numpy.typing import NDArray
 
-from bench.random_models.draft_head_graph import DraftHeadGraph
+from bench.random_models.draft_head_graph import DraftHeadGraph, OwnHeadGraph
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES, Shape
 from bench.random_models.weights import WEIGHT_FORMATS, WeightFormat
@@ -85,6 +85,13 @@ def write_draft_head(
     (directory / "config.json").write_text(json.dumps(members, indent=2) + "\n")
     head = DraftHeadGraph(shape, token_ids, **options).build()
     ov.save_model(head, directory / "openvino_model.xml", compress_to_fp16=False)
+
+
+def write_own_head(shape: Shape, directory: Path, **options: Any) -> None:
+    """Writes the draft head of a model's own (MTP) beside the files of the model, of this shape;
+    for options see `OwnHeadGraph`."""
+    head = OwnHeadGraph(replace(shape, convolutions=()), **options).build()
+    ov.save_model(head, directory / "openvino_mtp_model.xml", compress_to_fp16=False)
 
 
 def _tokenizer_size(path: Path) -> int:

@@ -82,7 +82,7 @@ SECTIONS: Final[Sequence[Section]] = (
             "an export with another version of transformers.",
             "which --backend paged does not support": "Leave `--backend paged` out.",
             "--enable-prompt-lookup cannot be used together": "Give one of the two flags.",
-            "is an EAGLE-3 head, which the genai": "Leave `--draft-model` out.",
+            "is a draft head, which the genai": "Leave `--draft-model` out.",
             "--draft-model cannot be used": "Leave `--draft-model` out; drafts from earlier text "
             "need no flag.",
             "--max-model-len must be at most": "Give the stated length or less.",
@@ -156,8 +156,8 @@ SECTIONS: Final[Sequence[Section]] = (
             "is a recurrent or hybrid model, which cannot draft": "A hybrid model cannot draft. "
             "Take another draft model.",
             "takes images": "Take a draft model without images.",
-            "draft head of the architecture": "Take an EAGLE-3 head or a smaller model.",
-            "is an EAGLE-3 head for models with": "Take the head that was trained for this model.",
+            "draft head of the architecture": "Take an EAGLE-3 or MTP head or a smaller model.",
+            "is a head for models with": "Take the head that was trained for this model.",
             "the draft model … cannot be used": "Take the head that was trained for this model, "
             "exported by a current optimum-intel.",
             "the draft model cannot be used": "The rest of the line says why; without "

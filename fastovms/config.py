@@ -44,6 +44,9 @@ CACHE_PRECISIONS: Final = ("u4", "u8", "f16", "bf16", "f32")
 DEFAULT_TOKEN_BUDGET: Final = 256
 """The maximum number of tokens of one step, if tuning has not measured a better one."""
 
+OWN_HEAD: Final = Path()
+"""The `draft_model` that is the head of the model's own, as OVMS names it."""
+
 _TOOL_PARSERS: Final = Kind(
     "NAME", choice("auto", "none", *TOOL_FORMATS, aliases=TOOL_FORMAT_ALIASES)
 )
@@ -244,8 +247,9 @@ class EngineConfig:
         "number of recent prompt and output tokens, per API key and cache_salt, that prompt "
         "lookup searches for drafts; 0 = only the sequence's own text")
     draft_model: Path | None = setting(None, DIR,
-        "directory of a smaller model with the same vocabulary, or of an EAGLE-3 head, which "
-        "drafts tokens for speculative decoding where that is faster (default: none)")
+        "directory of a smaller model with the same vocabulary, or of an EAGLE-3 or MTP head, "
+        "which drafts tokens for speculative decoding where that is faster; . = the model's own "
+        "MTP head (default: none)")
     cache_dir: str | None = setting(None, Kind("DIR", str),
         "directory for compiled and converted models, which make the next start faster; \"\" = "
         "none (default: fastovms in XDG_CACHE_HOME or ~/.cache)")

@@ -12,7 +12,7 @@ import pytest
 
 from fastovms.app.catalog import ModelFinder, parse_model, with_names
 from fastovms.backends.model_files import fingerprint_of
-from fastovms.config import EngineConfig
+from fastovms.config import OWN_HEAD, EngineConfig
 from fastovms.errors import ConfigurationError
 from fastovms.parts.hub import PulledRevision, forget_pulled, note_pulled, read_pulled
 from fastovms.server_config import ModelConfig, ModelFiles, ModelSource, RepositoryConfig, Settings
@@ -160,6 +160,16 @@ def test_draft_model_of_the_hub_is_pulled(hub, tmp_path):
     assert find.needs_network(source)
     assert find.find(source).engine.draft_model == tmp_path / "org" / "tiny"
     assert not find.needs_network(source)
+
+
+def test_own_head_is_in_the_directory_of_the_model(tmp_path):
+    find = ModelFinder(tmp_path, RepositoryConfig())
+    source = ModelSource(str(tmp_path), settings=Settings.of(EngineConfig, draft_model=OWN_HEAD))
+    assert not find.needs_network(source)
+    with pytest.raises(ConfigurationError, match=r"has no MTP head, which --draft-model \. takes"):
+        find.find(source)
+    (tmp_path / "openvino_mtp_model.xml").touch()
+    assert find.find(source).engine.draft_model == tmp_path
 
 
 def test_location_that_cannot_be_read_is_a_configuration_error(tmp_path):

@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from fastovms.backends.model_task import OWN_HEAD_FILE, has_own_head
 from fastovms.config import (
+    OWN_HEAD,
     ChatConfig,
     EncoderConfig,
     EngineConfig,
@@ -21,6 +23,7 @@ from fastovms.config import (
     SpeakingConfig,
 )
 from fastovms.errors import ConfigurationError
+from fastovms.gguf.model_directory import find_gguf
 from fastovms.gguf.parts import model_name
 from fastovms.parts.ovms import GRAPH_FILE
 from fastovms.server_config import ModelConfig, ModelFiles, ModelSource, RepositoryConfig, Settings
@@ -143,10 +146,11 @@ class ModelFinder:
         name = "/".join(source.location.split("/")[:2]) if is_id else _name_of(path)
         settings |= source.settings
         files = settings.section(ModelFiles)
+        path = files.path or path
         return ModelConfig(
-            files.path or path,
+            path,
             source.names or (name,),
-            self._engine(settings.section(EngineConfig)),
+            self._engine(settings.section(EngineConfig), path),
             settings.section(ChatConfig),
             settings.section(EncoderConfig),
             settings.section(ImageConfig),
@@ -158,11 +162,13 @@ class ModelFinder:
             residency=source.residency,
         )
 
-    def _engine(self, engine: EngineConfig) -> EngineConfig:
+    def _engine(self, engine: EngineConfig, path: Path) -> EngineConfig:
         """Moves the entries of `plugin_config` that are not for the device to fields of their own,
-        and finds the draft model."""
-        if engine.draft_model is not None:
-            engine = replace(engine, draft_model=self.locate(str(engine.draft_model)))
+        and finds the draft model of the model at `path`."""
+        draft = engine.draft_model
+        if draft is not None:
+            draft = _with_head(path) if draft == OWN_HEAD else self.locate(str(draft))
+            engine = replace(engine, draft_model=draft)
         if not engine.plugin_config:
             return engine
         from fastovms.parts.ovms.plugin_config import read_plugin_config
@@ -210,6 +216,15 @@ class ModelFinder:
 def _path(location: str) -> Path:
     """Returns a local path, with ~ expanded: shells do not expand `--model NAME=~/DIR`."""
     return Path(os.path.expanduser(location))
+
+
+def _with_head(path: Path) -> Path:
+    """Returns `path`. Raises ConfigurationError if it is a directory without a head of its own."""
+    if path.is_dir() and find_gguf(path) is None and not has_own_head(path):
+        raise ConfigurationError(
+            f"{path} has no MTP head, which --draft-model . takes: it has no {OWN_HEAD_FILE}"
+        )
+    return path
 
 
 def _name_of(path: Path) -> str:

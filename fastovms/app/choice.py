@@ -93,7 +93,7 @@ def _check_drafts(model_dir: Path, model: ModelInfo, config: EngineConfig) -> No
 
     if read_draft_files(config.draft_model, model_dir, model).info is None:
         raise ConfigurationError(
-            f"--draft-model {config.draft_model} is an EAGLE-3 head, which the genai backend does "
+            f"--draft-model {config.draft_model} is a draft head, which the genai backend does "
             "not support: leave it out"
         )
 

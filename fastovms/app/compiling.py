@@ -26,7 +26,7 @@ from fastovms.backends.model_files import (
     log_missing,
     read_model_info,
 )
-from fastovms.backends.model_task import find_task, makes_images
+from fastovms.backends.model_task import find_task, has_own_head, makes_images, own_head_weights
 from fastovms.config import EngineConfig
 from fastovms.engine.model.devices import (
     AUTO,
@@ -137,12 +137,16 @@ def load_on_device(model: ModelConfig, load: Callable[[EngineConfig], T]) -> tup
 
 def convert_gguf_files(model: ModelConfig, cache: DiskCache, scratch: Path | None) -> ModelConfig:
     """Returns the configuration with GGUF files replaced by their converted model directories. See
-    `model_directory`."""
-    engine = model.engine
-    if engine.draft_model is not None:
-        draft_model = model_directory(engine.draft_model, cache, scratch)
-        engine = replace(engine, draft_model=draft_model)
-    return replace(model, path=model_directory(model.path, cache, scratch), engine=engine)
+    `model_directory`. Raises ConfigurationError if a file is to draft for itself and has no
+    head."""
+    engine, path = model.engine, model_directory(model.path, cache, scratch)
+    draft = engine.draft_model
+    if draft is not None:
+        if draft == model.path != path and not has_own_head(path):
+            raise ConfigurationError(f"{draft} has no MTP head that can be read")
+        draft = path if draft == model.path else model_directory(draft, cache, scratch)
+        engine = replace(engine, draft_model=draft)
+    return replace(model, path=path, engine=engine)
 
 
 class CompiledModel(NamedTuple):
@@ -254,8 +258,12 @@ def check_cache_size(model: ModelConfig) -> None:
 
 def weights_size(model: ModelConfig) -> int:
     """Returns the size of a model's weights in bytes, including its draft model."""
-    paths = [model.path, *filter(None, [model.engine.draft_model])]
-    return sum(_file_sizes(path) for path in paths)
+    draft = model.engine.draft_model
+    if draft is None or draft == model.path:
+        return _file_sizes(model.path)
+    if has_own_head(draft):
+        return _file_sizes(model.path) + own_head_weights(draft).stat().st_size
+    return _file_sizes(model.path) + _file_sizes(draft)
 
 
 def _file_sizes(path: Path) -> int:

@@ -238,7 +238,7 @@ def compile_paged(
         checked = beside.submit(check_graph, paging_comparison(files), cache)
         if draft is not None or files.available_memory() < _ROOM_FOR_BOTH * files.weights_size:
             checked.result()
-        if draft is not None:  # an EAGLE-3 head adds outputs to the model's graph
+        if draft is not None:  # a draft head adds outputs to the model's graph
             draft = drafts.fit_draft_files(draft, files.graph, model.max_model_len)
         kept = beside.submit(_read_kept, files, config, cache)
         compiler = beside.submit(_load_grammar_compiler, model_dir, model)

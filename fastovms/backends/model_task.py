@@ -56,6 +56,9 @@ REQUIRED_FILES: Final = (
 
 DRAFT_HEAD_FILES: Final = ("openvino_model.xml", "openvino_model.bin", "config.json")
 
+OWN_HEAD_FILE: Final = "openvino_mtp_model.xml"
+"""The graph of a model's own draft head (multi-token prediction), next to the model's files."""
+
 VISION_FILES: Final = (
     "openvino_language_model.xml",
     "openvino_language_model.bin",
@@ -93,7 +96,18 @@ def check_files(model_dir: Path) -> None:
 def check_draft_head_files(model_dir: Path) -> None:
     """Raises ConfigurationError if `model_dir` is not the directory of an exported draft head. A
     head needs no tokenizer."""
-    check_required(model_dir, DRAFT_HEAD_FILES)
+    own = (OWN_HEAD_FILE, own_head_weights(model_dir).name, "config.json")
+    check_required(model_dir, own if has_own_head(model_dir) else DRAFT_HEAD_FILES)
+
+
+def own_head_weights(model_dir: Path) -> Path:
+    """Returns the file of the weights of a draft head of a model's own."""
+    return (model_dir / OWN_HEAD_FILE).with_suffix(".bin")
+
+
+def has_own_head(model_dir: Path) -> bool:
+    """Returns whether a directory holds a draft head of a model's own."""
+    return (model_dir / OWN_HEAD_FILE).is_file()
 
 
 def check_required(model_dir: Path, required: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from fastovms.cli.flag import boolean, media_limits
+from fastovms.config import OWN_HEAD
 from fastovms.parts.ovms.options import (
     ALWAYS_IN_PARTS,
     LOG_FLAGS,
@@ -47,21 +48,26 @@ class ForeignFlag(NamedTuple):
 
 
 def _speculative_config(value: str) -> dict[ConfigField, object]:
-    """Parses vLLM's JSON object: drafts come from a draft model or from earlier text."""
+    """Parses vLLM's JSON object: drafts come from a draft model, from the model's own head, or from
+    earlier text."""
     config = json_object(value)
     method, model = config.get("method"), config.get("model")
+    if method == "mtp" or str(method).endswith("_mtp"):  # vLLM's older names are of architectures
+        return {ENGINE.draft_model: Path(model) if isinstance(model, str) else OWN_HEAD}
     if "ngram" in (method, model) or method == "suffix":
         return {ENGINE.enable_prompt_lookup: True}
     if isinstance(model, str) and model and method in (None, "draft_model", "eagle3"):
         return {ENGINE.draft_model: Path(model)}
     raise argparse.ArgumentTypeError(
-        'must have a "model" that drafts, or the "method" ngram or suffix, which draft from '
-        f"earlier text, not {value!r}"
+        'must have a "model" that drafts, or the "method" mtp, which drafts with the model\'s own '
+        f"head, or ngram or suffix, which draft from earlier text, not {value!r}"
     )
 
 
 def _spec_method(value: str) -> dict[ConfigField, object]:
-    method = choice("ngram", "suffix", "draft_model", "eagle3")(value)
+    method = choice("ngram", "suffix", "draft_model", "eagle3", "mtp")(value)
+    if method == "mtp":
+        return {ENGINE.draft_model: OWN_HEAD}
     return {ENGINE.enable_prompt_lookup: True} if method in ("ngram", "suffix") else {}
 
 

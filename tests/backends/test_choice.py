@@ -50,7 +50,7 @@ async def test_unsupported_draft_options_are_refused(
 
 async def test_heads_do_not_draft_on_the_genai_backend(tmp_path: Path) -> None:
     write_draft_head(replace(SHAPES["tiny"], hidden_size=192, vocab_size=1536), tmp_path, IDS)
-    with pytest.raises(ConfigurationError, match="EAGLE-3 head, which the genai backend does not"):
+    with pytest.raises(ConfigurationError, match="draft head, which the genai backend does not"):
         load(DEMO_MODEL, backend="genai", draft_model=tmp_path)
 
 

@@ -140,7 +140,7 @@ def test_name_override_precedes_the_name():
         ("MAX_LORA_RANK", "513", "must be an integer from 1 to 512, not '513'"),
         ("MIDDLEWARE", "a.b", "is not supported: code of others"),
         ("LOGPROBS_MODE", "processed_logprobs", "must be raw_logprobs, not"),
-        ("SPECULATIVE_CONFIG", '{"method": "mtp"}', 'must have a "model" that drafts'),
+        ("SPECULATIVE_CONFIG", '{"method": "dflash"}', 'must have a "model" that drafts'),
         ("SPECULATIVE_CONFIG", "ngram", "must be a JSON object, not 'ngram'"),
     ],
 )

@@ -13,7 +13,7 @@ from fastovms.cli.foreign_flags import ALIASES, mapped_flags, unused_flags
 from fastovms.cli.foreign_tables import FOREIGN_FLAGS, OTHER_COMMANDS, REFUSED_FLAGS, SHORT_NAMES
 from fastovms.cli.main import COMMANDS, check_first_word, define, parse, with_command
 from fastovms.cli.serve import add_serving_arguments
-from fastovms.config import ApiConfig, HttpConfig
+from fastovms.config import OWN_HEAD, ApiConfig, HttpConfig
 from fastovms.errors import ConfigurationError
 from fastovms.server_config import (
     CHAT,
@@ -162,12 +162,13 @@ VLLM_LINE = """
 --enable-chunked-prefill --root-path /x --generation-config vllm --enable-auto-tool-choice
 --disable-log-requests --no-enable-log-requests --trust-remote-code --max-logprobs 5
 --uvicorn-log-level info --swap-space 0
+--speculative-config {"method":"mtp","num_speculative_tokens":1}
 """
 
 
 def test_line_of_vllm_becomes_settings():
     arguments = arguments_of(*VLLM_LINE.split())
-    settings = read_flags(arguments)
+    settings = mapped_flags(arguments) | read_flags(arguments)
     assert settings.section(SecurityConfig).api_keys == ("a", "b")
     assert settings.section(HttpConfig).root_path == "/x"
     assert settings.section(ApiConfig).max_logprobs == 5
@@ -175,6 +176,7 @@ def test_line_of_vllm_becomes_settings():
         ENGINE.max_model_len: 4000,
         ENGINE.max_num_seqs: 8,
         ENGINE.enable_prefix_caching: True,
+        ENGINE.draft_model: OWN_HEAD,
         FILES.generation_config: Path("vllm"),
     }
     told = {line.partition(" is not used: ")[0] for line in unused_flags(arguments)}

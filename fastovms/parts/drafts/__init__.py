@@ -1,2 +1,1 @@
-"""Speculative decoding: draft tokens from earlier text, from a draft model, or from an EAGLE-3
-head."""
+"""Speculative decoding: draft tokens from earlier text, a draft model, or a draft head."""

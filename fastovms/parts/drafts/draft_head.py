@@ -1,4 +1,4 @@
-"""Drafts of an EAGLE-3 head: one layer that reads the hidden states of the target model."""
+"""Drafts of a draft head: one layer that reads the hidden states of the target model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loads the drafter of a model: a smaller model with the same vocabulary, or an EAGLE-3 head."""
+"""Loads the drafter of a model: a smaller model with the same vocabulary, or a draft head."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ import openvino as ov
 import openvino_genai
 
 from fastovms.backends.model_files import fit_attention, read_model_info
-from fastovms.backends.model_task import check_draft_head_files, first_integer, read_json
+from fastovms.backends.model_task import (
+    check_draft_head_files,
+    first_integer,
+    has_own_head,
+    read_json,
+)
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import load_model
 from fastovms.engine.model.model import PagedGraph
@@ -39,18 +44,18 @@ class DraftFiles(NamedTuple):
 
 
 def check_draft_files(draft_dir: Path) -> ModelInfo | None:
-    """Returns the facts about a draft model; None = the directory has an EAGLE-3 head. Raises
+    """Returns the facts about a draft model; None = the directory has a head. Raises
     ConfigurationError if files are missing or broken, or the head is of another kind."""
     config_path = draft_dir / "config.json"
     config = read_json(config_path) if config_path.is_file() else {}
-    if is_draft_head(config):
+    if has_own_head(draft_dir) or is_draft_head(config):
         check_draft_head_files(draft_dir)
         return None
     other = other_head(config)
     if other is not None:
         raise ConfigurationError(
-            f"{draft_dir} is a draft head of the architecture {other}: only EAGLE-3 heads and "
-            "whole models can draft"
+            f"{draft_dir} is a draft head of the architecture {other}: only heads of "
+            "EAGLE-3 and MTP and whole models can draft"
         )
     return read_model_info(draft_dir)
 
@@ -135,7 +140,7 @@ def _check_head_config(head_dir: Path, target: ModelInfo) -> None:
         own = first_integer(scopes, keys[-1:])
         if made_for is not None and own is not None and made_for != own:
             raise ConfigurationError(
-                f"the draft model {head_dir} is an EAGLE-3 head for models with {name} "
+                f"the draft model {head_dir} is a head for models with {name} "
                 f"{made_for}, but {target.name} has {name} {own}"
             )
 

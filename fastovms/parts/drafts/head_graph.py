@@ -1,20 +1,32 @@
-"""Reads EAGLE-3 draft heads, as exported by optimum-intel.
+"""Reads draft heads, as exported by optimum-intel: EAGLE-3's, and a model's own.
 
 A head is one decoder layer. At each position its inputs are a token's embedding and the hidden
-state of the token before, and it predicts the token after. The hidden state is the target model's:
-the outputs of three layers, concatenated and projected to the head's width. For drafted tokens,
-which the target has not computed, the head's own last hidden state is used instead.
+state of the token before, and it predicts the token after. The hidden state is the target model's.
+For drafted tokens, which the target has not computed, the head's own last hidden state is used
+instead.
 
-Therefore the target's graph gets another output, `hidden_states`: f32 [tokens, 1, width], after the
-projection. The head's graph gets an input and an output of that name; the output has rows only for
-the sampled tokens. Heads are trained with the target's embeddings and exported without them, so the
-head's graph gets those of the target.
+Therefore the target's graph gets another output, `hidden_states`: f32 [tokens, 1, width]. The
+head's graph gets an input and an output of that name; the output has rows only for the sampled
+tokens. Heads are exported without embeddings, so the head's graph gets those of the target.
+
+The hidden states of EAGLE-3 are the outputs of three layers of the target, concatenated and
+projected to the head's width.
+
+A model's own head (multi-token prediction, MTP) takes the target's last hidden state after its
+norm. optimum-intel 2.2 exports that of Qwen3.5 and later with the parts of the vision model, from
+the tensors `mtp.*` of the checkpoint, of which there must be one layer
+(huggingface/optimum-intel 1814): `openvino_mtp_model.xml`, with the inputs `hidden_states` and
+`inputs_embeds` [batch, tokens, width], `attention_mask`, `position_ids` [batch, tokens] and
+`beam_idx`, one layer of key and value state, and the output `last_hidden_state` after a norm of its
+own. It has neither embeddings nor a projection to the vocabulary: those of the target are used, as
+openvino.genai does (4065).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -23,10 +35,11 @@ import openvino as ov
 from numpy.typing import NDArray
 from openvino import opset13
 
+from fastovms.backends.model_task import OWN_HEAD_FILE, has_own_head, own_head_weights
 from fastovms.engine.model.devices import reason_of
 from fastovms.engine.model.graph_walk import Node, reached
 from fastovms.engine.model.model import PagedGraph
-from fastovms.engine.model.paging import attention_layers, page_graph
+from fastovms.engine.model.paging import attention_layers, page_graph, vocabulary_projection
 from fastovms.engine.model.step_inputs import HIDDEN_STATES, SAMPLED_TOKEN_INDICES
 from fastovms.errors import ConfigurationError
 
@@ -36,6 +49,9 @@ _NUM_LAYERS: Final = 3
 _KIND: Final = "eagle3"
 _OTHER_KINDS: Final = ("eagle", "medusa", "dflash", "mlpspeculator")
 """Parts of the architecture names of heads that are not EAGLE-3 heads."""
+
+_EMBEDDED: Final = "inputs_embeds"
+_LAST_STATE: Final = "last_hidden_state"
 
 _TRANSPARENT: Final = frozenset({"Convert", "Reshape", "Unsqueeze"})
 """The types of nodes that may be between the token ids and the embedding lookup."""
@@ -81,10 +97,10 @@ def read_draft_head(
     """Reads a head, and adds the output of hidden states to the target's graph in place. Raises
     ConfigurationError if the head cannot be read or does not fit the target; the target's graph is
     then unchanged."""
+    is_own = has_own_head(head_dir)
+    fit, file = (_fit_own, OWN_HEAD_FILE) if is_own else (_fit, "openvino_model.xml")
     try:
-        return _fit(
-            core.read_model(head_dir / "openvino_model.xml"), head_dir, target, max_model_len
-        )
+        return fit(core.read_model(head_dir / file), head_dir, target, max_model_len)
     except RuntimeError as error:
         reason = reason_of(error)
     except _UnsuitableHead as error:
@@ -114,9 +130,90 @@ def _fit(head: ov.Model, head_dir: Path, target: PagedGraph, max_model_len: int)
     return DraftHeadGraph(graph, token_ids, _weights_size(head))
 
 
+def _fit_own(
+    head: ov.Model, head_dir: Path, target: PagedGraph, max_model_len: int
+) -> DraftHeadGraph:
+    """Fits a model's own head to the target."""
+    names = {name for port in (*head.inputs, *head.outputs) for name in port.get_names()}
+    for name in (_EMBEDDED, HIDDEN_STATES, _LAST_STATE):
+        if name not in names:
+            raise _UnsuitableHead(f"the head has no input or output named {name}")
+    own = target.model.clone()  # the head's graph takes over nodes of the copy
+    embedding, projection = _embedding(own, "the model"), vocabulary_projection(own)
+    states = _states_of_samples(target.model, "the model")
+    width, own_width = _width(states.output(0)), _width(head.input(HIDDEN_STATES))
+    if own_width != width:
+        raise _UnsuitableHead(
+            f"the head is made for hidden states of {own_width} numbers, and the model's have "
+            f"{width}"
+        )
+    _drop_round_trips(head)
+    _add_logits(head, projection)
+    weights_size = _size_of(head.get_ordered_ops())
+    _embed(head, embedding)
+    graph = page_graph(head, head_dir, max_model_len, is_draft_head=True)
+    _add_output(head, _states_of_samples(head, "the head"))
+    _add_output(target.model, states.input_value(0).get_node())
+    token_ids = np.arange(_vocabulary(target.model, "the model"), dtype=np.int64)
+    graph = replace(graph, weights=own_head_weights(head_dir))
+    return DraftHeadGraph(graph, token_ids, weights_size)
+
+
+def _states_of_samples(model: ov.Model, name: str) -> Node:
+    """Returns the node that takes the hidden states of the sampled tokens from those of all."""
+    projection = vocabulary_projection(model)
+    if projection is not None:
+        states = projection.input_value(0).get_node()
+        if states.get_type_name() == "Gather":
+            return states
+    raise _UnsuitableHead(f"the projection of {name} to its vocabulary cannot be found")
+
+
+def _drop_round_trips(head: ov.Model) -> None:
+    """Removes conversions to another type and back. Heads in bfloat16 are exported with those of
+    the cached keys and values, among which OpenVINO finds no attention that it can page."""
+    for outer in head.get_ordered_ops():
+        inner = outer.input_value(0).get_node() if outer.get_type_name() == "Convert" else outer
+        if inner is outer or inner.get_type_name() != "Convert":
+            continue
+        source = inner.input_value(0)
+        if source.get_element_type() == outer.get_output_element_type(0):
+            for target in outer.output(0).get_target_inputs():
+                target.replace_source_output(source)
+
+
+def _add_logits(head: ov.Model, projection: Node) -> None:
+    """Replaces the output of hidden states by the logits that the target's projection makes of
+    them."""
+    result = head.output(_LAST_STATE).get_node()
+    transpose = projection.get_attributes()["transpose_b"]
+    states = result.input_value(0)
+    logits = opset13.matmul(states, projection.input_value(1), False, transpose)
+    head.remove_result(result)
+    added = opset13.result(logits, name="logits")
+    added.output(0).set_names({"logits"})
+    head.add_results([added])
+
+
+def _embed(head: ov.Model, embedding: Node) -> None:
+    """Replaces the input of embeddings by one of tokens, which the target's table embeds."""
+    given = head.input(_EMBEDDED).get_node()
+    ids = opset13.parameter([-1, -1], ov.Type.i64, name="input_ids")
+    ids.output(0).set_names({"input_ids"})
+    axis = opset13.constant(0, dtype=np.int64)
+    embedded = opset13.gather(embedding.input_value(0), opset13.convert(ids, "i32"), axis)
+    if embedded.get_output_element_type(0) != ov.Type.f32:
+        embedded = opset13.convert(embedded, "f32")
+    for target in given.output(0).get_target_inputs():
+        target.replace_source_output(embedded.output(0))
+    head.remove_parameter(given)
+    head.add_parameters([ids])
+    head.validate_nodes_and_infer_types()
+
+
 def _check_inputs(head: ov.Model) -> None:
     names = {name for port in head.inputs for name in port.get_names()}
-    if "inputs_embeds" in names:
+    if _EMBEDDED in names:
         raise _UnsuitableHead(
             "the head takes embeddings instead of tokens, as heads of vision models do"
         )
@@ -295,8 +392,14 @@ def _weights_size(head: ov.Model) -> int:
     """Returns the bytes of the head's weights without the embeddings."""
     embedding = _embedding(head, "the head").input_value(0).get_node()
     embedded = {node.get_instance_id() for node in reached([embedding])}
+    nodes = head.get_ordered_ops()
+    return _size_of(node for node in nodes if node.get_instance_id() not in embedded)
+
+
+def _size_of(nodes: Iterable[Node]) -> int:
+    """Returns the bytes of the constants among nodes."""
     return sum(
         math.prod(node.shape) * node.get_element_type().bitwidth // 8
-        for node in head.get_ordered_ops()
-        if node.get_type_name() == "Constant" and node.get_instance_id() not in embedded
+        for node in nodes
+        if node.get_type_name() == "Constant"
     )

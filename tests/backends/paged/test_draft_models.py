@@ -13,7 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from openvino import opset13 as ops
 
-from bench.models import write_draft_head, write_model
+from bench.models import write_draft_head, write_model, write_own_head
+from bench.random_models.draft_head_graph import OwnHeadGraph
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES, Shape
 from bench.random_models.weights import Node
@@ -170,7 +171,10 @@ WIDE = {"config": {"target_hidden_size": 64}}
         (without("openvino_model.bin"), "it has no openvino_model.bin"),
         (truncated, "Incorrect weights in bin file"),
         (of_architecture("EagleLlamaForCausalLM"), "head of the architecture eaglellama"),
-        (of_architecture("DFlashDraftModel"), "only EAGLE-3 heads and whole models can draft"),
+        (
+            of_architecture("DFlashDraftModel"),
+            "only heads of EAGLE-3 and MTP and whole models can draft",
+        ),
         (of_architecture("LlamaForCausalLM"), "it has no openvino_tokenizer.xml"),
         (head(replace(HEAD, vocab_size=1700)), "with vocab_size 1700, but .* has vocab_size 1536"),
         (head(replace(HEAD, hidden_size=96)), "with hidden_size 96, but .* has hidden_size 64"),
@@ -220,6 +224,38 @@ def test_a_head_that_does_not_fit_is_refused(
     assert len(graph.model.outputs) == 1
 
 
+def other_name(model: ov.Model, port: Any) -> ov.Model:
+    port.set_names({"other"})
+    return model
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda m: other_name(m, m.input("inputs_embeds")), "no input or output named inputs_emb"),
+        (lambda m: other_name(m, m.output(0)), "has no input or output named last_hidden_state"),
+        (
+            lambda _: OwnHeadGraph(replace(HEAD, hidden_size=96)).build(),
+            "of 96 numbers, .* have 64",
+        ),
+    ],
+)
+def test_an_own_head_that_does_not_fit_is_refused(
+    target_dir: Path, tmp_path: Path, change: Callable[[ov.Model], ov.Model], reason: str
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    model = change(OwnHeadGraph(HEAD).build())
+    ov.save_model(model, tmp_path / "openvino_mtp_model.xml", compress_to_fp16=False)
+    draft = read_draft_files(tmp_path, target_dir, read_model_info(target_dir))
+    graph = read_paged_graph(ov.Core(), target_dir)
+    with pytest.raises(ConfigurationError, match=reason):
+        fit_draft_files(draft, graph, 2048)
+    assert len(graph.model.outputs) == 1
+    (tmp_path / "openvino_mtp_model.bin").unlink()
+    with pytest.raises(ConfigurationError, match=r"it has no openvino_mtp_model\.bin"):
+        read_draft_files(tmp_path, target_dir, read_model_info(target_dir))
+
+
 def test_a_model_of_few_layers_has_no_heads(tmp_path: Path, head_dir: Path) -> None:
     write_model(replace(TARGET, num_hidden_layers=6), tmp_path)
     draft = read_draft_files(head_dir, tmp_path, read_model_info(tmp_path))
@@ -250,10 +286,18 @@ def prompts_of(*lengths: int) -> list[list[int]]:
     return [rng.integers(20, 1000, length).tolist() for length in lengths]
 
 
-@pytest.mark.nightly(but=("auto",))
+@pytest.mark.nightly(but=("eagle3-auto", "own of a hybrid model-auto"))
 @pytest.mark.slow
 @pytest.mark.parametrize("precision", ["auto", "exact"])
-def test_a_random_head_changes_no_text(target_dir: Path, head_dir: Path, precision: str) -> None:
+@pytest.mark.parametrize("kind", ["eagle3", "own", "own of a hybrid model"])
+def test_a_random_head_changes_no_text(
+    target_dir: Path, head_dir: Path, tmp_path: Path, kind: str, precision: str
+) -> None:
+    if kind != "eagle3":
+        shape = replace(SHAPES["tiny" if kind == "own" else "tiny-lfm2"], vocab_size=1536)
+        target_dir = head_dir = tmp_path
+        write_model(shape, tmp_path)
+        write_own_head(shape, tmp_path)
     config = EngineConfig(precision=precision, max_num_batched_tokens=128)
     plain, drafted = (Texts(target_dir, head, config) for head in (None, head_dir))
     grammar = Grammar(GrammarKind.REGEX, "[a-c]{4} [0-9]{8}", param="p")
@@ -297,7 +341,9 @@ class LastTokenGraph(LlamaGraph):
 
     def _residual(self, inputs: Node, columns: int, gain: float, name: str) -> Node:
         nothing = np.zeros((self._shape.hidden_size, columns), np.float32)
-        return ops.matmul(inputs, ops.constant(nothing, name=f"{name}.weight"), False, True)
+        is_transposed = inputs.get_output_partial_shape(0)[1].is_static
+        matrix = ops.constant(nothing, name=f"{name}.weight")
+        return ops.matmul(inputs, matrix, is_transposed, True)
 
     def _gamma(self, size: int) -> NDArray[np.float32]:
         return np.ones(size, np.float32)
@@ -307,10 +353,12 @@ def write_pair(target_dir: Path, head_dir: Path) -> None:
     """Writes a target and its head, which knows only the even tokens of the text. Embeddings
     consist of 1 and -1, so that their norm does not change them. The head attends only to the
     current pair of tokens: it subtracts the first token's embedding from its hidden state and adds
-    the second one's."""
+    the second one's. If both are in one directory, the target is a hybrid model, and its own head
+    knows the rule of the last token."""
     size = 128
+    is_own = head_dir == target_dir
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": size // 2}
-    shape = replace(TARGET, hidden_size=size, **heads)
+    shape = replace(TARGET, hidden_size=size, **heads, convolutions=(0, 2) if is_own else ())
     rng = np.random.default_rng(0)
     embeddings = rng.choice(np.array([-1, 1], np.float32), (shape.vocab_size, size))
     even = np.arange(0, shape.vocab_size, 2)
@@ -324,6 +372,11 @@ def write_pair(target_dir: Path, head_dir: Path) -> None:
         compress_to_fp16=False,
     )
     one = np.eye(size, dtype=np.float32)
+    nothing = np.zeros((size, shape.intermediate_size), np.float32)
+    if is_own:
+        weights = {"fc": np.concatenate([one, 0 * one], 1), "o_proj": 0 * one, "down_proj": nothing}
+        write_own_head(shape, head_dir, weights=weights, has_gammas=False)
+        return
     projection = np.empty_like(embeddings)
     projection[next_ids] = embeddings
     weights = {
@@ -332,7 +385,7 @@ def write_pair(target_dir: Path, head_dir: Path) -> None:
         "k_proj": np.concatenate([one, one], 1),
         "v_proj": np.concatenate([one, -one], 1),
         "o_proj": one,
-        "down_proj": np.zeros((size, shape.intermediate_size), np.float32),
+        "down_proj": nothing,
         "lm_head": projection[even],
     }
     write_draft_head(
@@ -341,12 +394,13 @@ def write_pair(target_dir: Path, head_dir: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_head_that_knows_the_rule_is_accepted(tmp_path: Path) -> None:
-    write_pair(tmp_path / "target", tmp_path / "head")
+@pytest.mark.parametrize("head_name", ["head", "target"], ids=["eagle3", "own of a hybrid model"])
+def test_a_head_that_knows_the_rule_is_accepted(tmp_path: Path, head_name: str) -> None:
+    write_pair(tmp_path / "target", tmp_path / head_name)
     prompts = [[2 * token_id for token_id in prompt] for prompt in prompts_of(3, 40, 70)]
     prompts = [[token_id % 1536 for token_id in prompt] for prompt in prompts]
     config = EngineConfig(max_num_batched_tokens=64)
-    plain, drafted = (Texts(tmp_path / "target", h, config) for h in (None, tmp_path / "head"))
+    plain, drafted = (Texts(tmp_path / "target", h, config) for h in (None, tmp_path / head_name))
     for _ in range(2):
         expected = plain.of(prompts, ignore_eos=True, max_tokens=61)
         found = drafted.of(prompts, ignore_eos=True, max_tokens=61, num_assistant_tokens=5)

@@ -100,7 +100,10 @@ _NUM_LOGITS: Final = 8192
 """The number of logits of a token that are compared with f32."""
 
 _TOKEN_IDS: Final = (5, 400)
-"""Token ids that every vocabulary has."""
+"""The range of compared token ids, of which a small vocabulary has only a part."""
+
+_LEAST_DEVIATION: Final = 1e-30
+"""Replaces the deviation of logits that are all equal."""
 
 Makers = Mapping[int, RunnerFactory]
 
@@ -264,7 +267,8 @@ def _root_mean_square(values: NDArray[np.float64]) -> float:
 def _error(expected: Floats, found: Floats) -> float:
     """Returns the root mean square difference as a share of the standard deviation of
     `expected`."""
-    return float(np.sqrt(np.square(expected - found).mean())) / float(expected.std())
+    deviation = max(float(expected.std()), _LEAST_DEVIATION)
+    return float(np.sqrt(np.square(expected - found).mean())) / deviation
 
 
 def _text_length(paged: PagedGraph, block_size: int) -> int:
@@ -279,14 +283,21 @@ def _text_length(paged: PagedGraph, block_size: int) -> int:
     return max(0, min(-(-length // block_size) * block_size, longest))
 
 
+def token_id_range(vocab_size: int | None) -> tuple[int, int]:
+    """Returns the first id, and the end, of the tokens in compared texts. None = any vocabulary."""
+    first, end = _TOKEN_IDS
+    end = end if vocab_size is None else min(end, vocab_size)
+    return min(first, end - 1), end
+
+
 def _logits_after(model: PagedModel, start: int) -> Iterator[Floats]:
     """Yields the logits [size, vocab_size] of two steps of each size after a text of `start`
     tokens. The second step reads the KV cache that the first one wrote. Half of a step's tokens
     belong to one sequence, each of the others to its own sequence. Replaces the model's KV
     cache."""
-    rng = np.random.default_rng(0)
-    text = rng.integers(*_TOKEN_IDS, start).tolist()
-    texts = [array("q", [*text, *rng.integers(*_TOKEN_IDS, _OWN_LENGTH)]) for _ in range(_MAX_ROWS)]
+    rng, ids = np.random.default_rng(0), token_id_range(model.vocab_size)
+    text = rng.integers(*ids, start).tolist()
+    texts = [array("q", [*text, *rng.integers(*ids, _OWN_LENGTH)]) for _ in range(_MAX_ROWS)]
     num_shared = start // model.block_size
     model.allocate_cache(num_shared + _MAX_ROWS)
     tables = [array("i", [*range(num_shared), num_shared + own]) for own in range(_MAX_ROWS)]
@@ -322,12 +333,13 @@ def differs(
 def _logits_of_texts(model: PagedModel) -> Iterator[Floats]:
     """Yields the logits of a step of each size at the beginning of texts. Replaces the model's KV
     cache."""
+    ids = token_id_range(model.vocab_size)
     model.allocate_cache(_MAX_ROWS)
     sizes = [(8, context) for context in range(4)]
     sizes += [(number, 4) for number in (*range(1, 8), _MAX_ROWS)]
     for seed, (number, context) in enumerate(sizes):
         rng = np.random.default_rng(seed)
-        texts = [array("q", rng.integers(*_TOKEN_IDS, context + 1)) for _ in range(number)]
+        texts = [array("q", rng.integers(*ids, context + 1)) for _ in range(number)]
         for start, end in ((0, context), (context, context + 1)) if context else ((0, 1),):
             layout = StepLayout(model.block_size)
             last = [

@@ -275,3 +275,12 @@ def test_kernels_that_differ_on_a_cut_are_compared_on_the_whole_model(
     monkeypatch.setattr(kernel_check, "differs", lambda *_: True)
     assert why_wrong(model, variants_of(model, kernels)) is None
     assert compared == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "ids"), [(None, (5, 400)), (512, (5, 400)), (128, (5, 128)), (3, (2, 3))]
+)
+def test_compared_texts_have_ids_of_the_vocabulary(
+    vocab_size: int | None, ids: tuple[int, int]
+) -> None:
+    assert kernel_check.token_id_range(vocab_size) == ids

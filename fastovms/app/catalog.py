@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from fastovms.backends.model_task import OWN_HEAD_FILE, has_own_head
 from fastovms.config import (
     OWN_HEAD,
     ChatConfig,
@@ -23,7 +22,6 @@ from fastovms.config import (
     SpeakingConfig,
 )
 from fastovms.errors import ConfigurationError
-from fastovms.gguf.model_directory import find_gguf
 from fastovms.gguf.parts import model_name
 from fastovms.parts.ovms import GRAPH_FILE
 from fastovms.server_config import ModelConfig, ModelFiles, ModelSource, RepositoryConfig, Settings
@@ -220,7 +218,9 @@ def _path(location: str) -> Path:
 
 def _with_head(path: Path) -> Path:
     """Returns `path`. Raises ConfigurationError if it is a directory without a head of its own."""
-    if path.is_dir() and find_gguf(path) is None and not has_own_head(path):
+    from fastovms.backends.model_task import OWN_HEAD_FILE, has_own_head
+
+    if path.is_dir() and not has_own_head(path) and not any(path.glob("*.gguf")):
         raise ConfigurationError(
             f"{path} has no MTP head, which --draft-model . takes: it has no {OWN_HEAD_FILE}"
         )

@@ -181,10 +181,8 @@ class _Reader:
             case "MESSAGE":
                 role, _, content = value.partition(" ")
                 if role not in _ROLES or not content.strip():
-                    raise self._error(
-                        line,
-                        f"MESSAGE must be {', '.join(_ROLES)} and a string, not {value[:60]!r}",
-                    )
+                    wanted = f"a role ({', '.join(_ROLES)}) and a text"
+                    raise self._error(line, f"MESSAGE must be {wanted}, not {value[:60]!r}")
                 self._messages.append({"role": role, "content": content.strip()})
 
     def finished(self) -> Modelfile:

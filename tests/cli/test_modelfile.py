@@ -138,7 +138,7 @@ def test_second_from_is_named_and_not_used(path: Path) -> None:
         ("FROM .\nPARAMETER temperature", "line 2: PARAMETER temperature has no value"),
         ("FROM .\nPARAMETER temperature hot", "line 2: PARAMETER temperature must be a number"),
         ("FROM .\nPARAMETER num_thread 0", "line 2: PARAMETER num_thread must be an integer"),
-        ("FROM .\nMESSAGE tool hi", "line 2: MESSAGE must be system, user, assistant and a text"),
+        ("FROM .\nMESSAGE tool hi", "line 2: MESSAGE must be a role .* and a text"),
         ("FROM .\nMESSAGE user", "line 2: MESSAGE user has no value"),
         ("FROM .\nADAPTER ./adapter.gguf", "line 2: ADAPTER must be a directory"),
     ],

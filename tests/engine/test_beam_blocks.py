@@ -62,8 +62,8 @@ def test_a_search_goes_on_while_one_of_its_samples_is_wanted() -> None:
 @pytest.mark.parametrize(
     ("config", "num_beams", "message"),
     [
-        ({"max_num_seqs": 4}, 5, "at most 4 sequences"),
-        ({"max_num_batched_tokens": 3}, 4, "at most 3 sequences"),
+        ({"max_num_seqs": 4}, 5, "allows 4 sequences"),
+        ({"max_num_batched_tokens": 3}, 4, "allows 3 sequences"),
         ({"num_blocks": 6}, 5, "no room for 5 beams"),
     ],
     ids=str,

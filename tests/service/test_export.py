@@ -108,7 +108,7 @@ def test_spans_are_recorded_if_an_endpoint_is_configured(
 def test_otlp_over_another_protocol_is_refused() -> None:
     environment = {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}
     with (
-        pytest.raises(ConfigurationError, match="http/protobuf only, not by grpc"),
+        pytest.raises(ConfigurationError, match="must be http/protobuf, not grpc"),
         span_tracer(ENDPOINT, environment),
     ):
         pass

@@ -526,8 +526,8 @@ _FAULTS: Final[_Texts] = {
     },
     "service.watch": {
         "a statistic that fails ends the server": (
-            "except Exception:  # an error of a statistic",
-            "except ZeroDivisionError:  # an error of a statistic",
+            "except Exception:  # statistics or the service manager failed, not an engine",
+            "except ZeroDivisionError:",
         ),
     },
     "system.clock": {

@@ -371,8 +371,10 @@ class _DecoderBuilder:
         size, num_experts = self._p.hidden_size, settings.num_experts
         inner = self._weights.shape(f"{prefix}.ffn_down_exps.weight", 3)[-1]
         matrix = self._weights.matrix
+        down = (f"{prefix}.ffn_down_exps.weight", num_experts, size, inner)
         name = f"{prefix}.ffn_gate_up_exps.weight"
         if name in self._weights:
+            matrix(*down)  # refuses a wrong `inner` before memory is taken for it
             rows = np.arange(num_experts * 2 * inner).reshape(num_experts, 2, inner)
             shape = (num_experts, 2 * inner, size)
             gate, up = (matrix(name, *shape, order=rows[:, n].reshape(-1)) for n in range(2))
@@ -386,7 +388,7 @@ class _DecoderBuilder:
             matrix(f"{prefix}.ffn_gate_inp.weight", num_experts, size),
             gate,
             up,
-            matrix(f"{prefix}.ffn_down_exps.weight", num_experts, size, inner),
+            matrix(*down),
             self._expert_biases(prefix, num_experts, inner),
             ranks,
         )

@@ -296,6 +296,7 @@ def _recurrent(settings: _Settings, architecture: Architecture) -> RecurrentSett
     num_heads = settings.count("ssm.time_step_rank", most=_MAX_WIDTH)
     num_groups = settings.count("ssm.group_count", most=num_heads)
     inner_size = settings.count("ssm.inner_size", most=_MAX_WIDTH)
+    state_size = settings.count("ssm.state_size", most=_MAX_WIDTH // num_groups)
     if inner_size % num_heads or num_heads % num_groups:
         raise ConfigurationError(
             f"ssm.inner_size {inner_size} and ssm.group_count {num_groups} do not go with the "
@@ -305,7 +306,7 @@ def _recurrent(settings: _Settings, architecture: Architecture) -> RecurrentSett
         settings.count("ssm.conv_kernel", most=_MAX_CONVOLUTION),
         num_groups,
         num_heads,
-        settings.count("ssm.state_size", most=_MAX_WIDTH),
+        state_size,
         inner_size // num_heads,
     )
 

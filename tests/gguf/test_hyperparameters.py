@@ -99,6 +99,7 @@ def test_the_largest_gemma_3_scales_by_its_hidden_size() -> None:
         ("qwen35", {"ssm__conv_kernel": 99}, "ssm.conv_kernel must be a count of 1 to 64, not 99"),
         ("qwen35", {"ssm__group_count": 3}, "ssm.group_count 3 do not go with the 4 heads"),
         ("qwen35", {"ssm__inner_size": 66}, "ssm.inner_size 66 and .* with the 4 heads of ssm"),
+        ("qwen35", {"ssm__state_size": 2**20}, "ssm.state_size must be a count of 1 to 524288,"),
         ("qwen35", {"full_attention_interval": 0}, "full_attention_interval must be a count of 1"),
         ("qwen35", {"nextn_predict_layers": 4}, "nextn_predict_layers must be a count of 0 to 3"),
         ("qwen35", {"rope__dimension_sections": [2, 2, 1, 0]}, "sections .* must add up to 8$"),

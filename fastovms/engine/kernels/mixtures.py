@@ -174,7 +174,8 @@ class _Finder:
         return Mixture(node, source, product, scores, gate, up, down, parts.gating, router)
 
     def _steps(self, products: Sequence[_Product], num_experts: int) -> list[Step]:
-        if len(products) not in (0, 1, num_experts):
+        has_biases = any(product.bias is not None for product in products)
+        if len(products) not in (0, 1, num_experts) or (has_biases and len(products) > 1):
             raise _OtherForm
         each = num_experts // max(len(products), 1)
         steps = [self._step(product, each) for product in products]

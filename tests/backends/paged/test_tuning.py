@@ -330,7 +330,7 @@ def test_clients_that_wait_for_a_model_and_loads_are_work(
                 time.sleep(3 * DELAY)
         while server.next() != "resume":
             pass
-    interrupted = "tuning: measuring first is interrupted by work"
+    interrupted = "tuning: measuring first is interrupted by requests"
     assert sum(line.startswith(interrupted) for line in caplog.messages) == 1
 
 

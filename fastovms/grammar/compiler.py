@@ -201,7 +201,7 @@ class _RuleWriter:
         return "\n".join([*self._lines, f"start: {start}"])
 
     def _expression(self, node: Node) -> str:
-        """Returns the Lark expression for a part within a rule."""
+        """Returns the body of a Lark rule for a part within a rule."""
         return self._inline(node) if isinstance(node, _Inline) else self._name(node)
 
     def _name(self, node: Node) -> str:
@@ -283,7 +283,7 @@ class _RuleWriter:
         return f"{self._tokens_between(tags)}({' | '.join(found)}{end})"
 
     def _ended(self, text: str, tag: str) -> str:
-        """Returns a Lark expression of text that ends with the first occurrence of a tag."""
+        """Returns the body of a Lark rule for text that ends with the first occurrence of a tag."""
         pieces = self._pieces(tag)
         if isinstance(pieces[0], int):
             return f"{text} {self._tag(tag)}"
@@ -293,14 +293,14 @@ class _RuleWriter:
         return f"{start} {_joined(pieces[1:])}"
 
     def _text_without(self, tags: Sequence[str]) -> str:
-        """Returns a Lark expression of any text, including special tokens, without these tags."""
+        """Returns the body of a Lark rule for any text and special tokens without these tags."""
         if not all(map(self._is_token, tags)):
             return f"{self._tokens_between(tags)}ANY_TEXT"
         ids = {self._first_token(tag) for tag in tags}
         return f"<[^{_ranges(sorted({*filter(None, ids), *self._end_token_ids}))}]>*"
 
     def _tokens_between(self, tags: Sequence[str]) -> str:
-        """Returns a Lark expression of text with special tokens other than those in the tags,
+        """Returns the body of a Lark rule for text with special tokens except those in the tags,
         ending with a special token."""
         barred = {self._first_token(tag) for tag in tags}
         others = sorted(self._inner_token_ids - barred)
@@ -327,7 +327,7 @@ class _RuleWriter:
     def _separated(
         self, items: Sequence[tuple[Node, bool]], separator: str, more: Node | None
     ) -> str:
-        # `first`: the expression of the remaining items if no item precedes them; `rest`: if one
+        # `first`: the rule for the remaining items if no item precedes them; `rest`: if one
         # does.
         first, rest = '""', '""'
         if more is not None:
@@ -352,7 +352,7 @@ class _RuleWriter:
 
 
 def _joined(pieces: Sequence[str | int]) -> str:
-    """Returns a Lark expression of consecutive strings and special tokens."""
+    """Returns the body of a Lark rule for consecutive strings and special tokens."""
     return " ".join(
         f"<[{piece}]>" if isinstance(piece, int) else json.dumps(piece) for piece in pieces
     )
@@ -576,7 +576,7 @@ class GrammarCompiler:
                     yield token_id
 
     def _grammar(self, source: str) -> str:
-        """Returns llguidance's form of a source in Lark, GBNF or EBNF."""
+        """Returns the llguidance grammar of a source in Lark, GBNF or EBNF."""
         lark = usable_rules(lark_rules(source))
         unmatchable = unmatchable_rule(lark)
         if unmatchable is not None:

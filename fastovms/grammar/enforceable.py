@@ -107,7 +107,7 @@ def fault_of(schema: object) -> str:
 
 
 def patterns_of(schema: object, path: _Path = ()) -> Iterator[tuple[str, str]]:
-    """Yields the path of each regular expression in a schema, and the expression."""
+    """Yields the path and the text of each regular expression in a schema."""
     if not isinstance(schema, Mapping):
         return
     if isinstance(schema.get("pattern"), str):

@@ -419,8 +419,8 @@ searched."""
 
 
 class LarkPart(NamedTuple):
-    """An expression within a rule. `is_terminal` is whether it may be part of a terminal; adjacent
-    expressions of this kind are joined to one terminal."""
+    """A part of a rule. `is_terminal` is whether it may be part of a terminal; adjacent parts of this
+    kind are joined to one terminal."""
 
     expression: str
     is_terminal: bool
@@ -482,13 +482,13 @@ class LarkWriter:
         return [id_ for its_text, id_ in self._special_tokens.items() if text in its_text]
 
     def other_special_tokens(self, token_ids: Iterable[int]) -> str:
-        """Returns a Lark expression of one special token other than these; "" = there is none."""
+        """Returns the body of a Lark rule for one special token other than these; "" = none."""
         barred = set(token_ids)
         others = sorted(id_ for id_ in self._special_tokens.values() if id_ not in barred)
         return f"<[{','.join(map(str, others))}]>" if others else ""
 
     def join(self, parts: Sequence[LarkPart]) -> str:
-        """Returns a Lark expression of these parts in sequence."""
+        """Returns the body of a Lark rule for these parts in sequence."""
         expressions = []
         for is_terminal, run in groupby(parts, key=lambda part: part.is_terminal):
             joined = " ".join(part.expression for part in run)
@@ -503,7 +503,7 @@ class LarkWriter:
         return LarkPart(f"({' | '.join(map(self.join, choices))})", False)
 
     def repeat(self, parts: Sequence[LarkPart], times: str) -> LarkPart:
-        """Returns a Lark expression that repeats parts. `times` is an operator such as `?` or
+        """Returns the body of a Lark rule that repeats parts. `times` is an operator such as `?` or
         `{2,3}`."""
         if all(part.is_terminal for part in parts):
             joined = " ".join(part.expression for part in parts) or '""'
@@ -517,7 +517,7 @@ class LarkWriter:
 
 
 class FreeText:
-    """Builds Lark expressions of free text, including special tokens, up to the first stop string.
+    """Builds bodies of Lark rules for free text with special tokens up to the first stop string.
 
     Args:
         stops: the stop strings, not empty. If stops have a common prefix and one continues with a
@@ -543,11 +543,11 @@ class FreeText:
         self._gap = f"({self._text} {others})* " if others else ""
 
     def to_end(self) -> str:
-        """Returns a Lark expression of text without any of the stops."""
+        """Returns the body of a Lark rule for text without any of the stops."""
         return self._gap + self._text
 
     def until(self, stop: str) -> str:
-        """Returns a Lark expression of text up to and including a stop."""
+        """Returns the body of a Lark rule for text up to and including a stop."""
         return self._gap + self._until(self._writer.pieces(stop))
 
     def _until(self, pieces: list[str | int]) -> str:

@@ -329,12 +329,11 @@ def _class(text: str) -> str:
 
 
 class _AutomatonTooLarge(Exception):
-    """The automaton of a regular expression would be too large, or the expression is not
-    supported."""
+    """The automaton of a regular expression would be too large, or its syntax is not supported."""
 
 
 _Language = tuple[Any, ...]
-"""A set of strings, as an expression: `("none",)`, `("empty",)` for the empty string, `("set",
+"""A set of strings, as a tuple: `("none",)`, `("empty",)` for the empty string, `("set",
 ids)` for one character of these classes, and the combinations `("join", first, then)`, `("any",
 members)`, `("all", members)`, `("not", other)` and `("star", other)`."""
 
@@ -388,7 +387,7 @@ def _without_look_ahead(pattern: str) -> str:
 
 class _Reader:
     """Converts a regular expression to a language of whole strings. `characters` are the classes of
-    characters that the expression does not distinguish."""
+    characters that it does not distinguish."""
 
     def __init__(self, items: list[Any]) -> None:
         self._sets: list[Ranges] = []
@@ -484,7 +483,7 @@ def _characters(name: str, value: Any) -> Ranges | None:
 
 
 def _inner(name: str, value: Any) -> list[Any]:
-    """Returns the expressions nested in an item."""
+    """Returns the items nested in an item."""
     match name:
         case "BRANCH":
             return list(value[1])

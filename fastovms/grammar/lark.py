@@ -419,8 +419,8 @@ searched."""
 
 
 class LarkPart(NamedTuple):
-    """A part of a rule. `is_terminal` is whether it may be part of a terminal; adjacent parts of this
-    kind are joined to one terminal."""
+    """A part of a rule. `is_terminal` is whether it may be part of a terminal; adjacent parts of
+    this kind are joined to one terminal."""
 
     expression: str
     is_terminal: bool

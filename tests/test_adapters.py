@@ -85,4 +85,4 @@ def test_a_bad_adapter_is_refused_at_the_start(directory: Path) -> None:
     found = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode != 0
     assert "the adapter a cannot be loaded" in found.stderr
-    assert "has no adapter_config.json" in found.stderr
+    assert "is not a PEFT adapter: adapter_config.json is missing" in found.stderr

@@ -65,4 +65,4 @@ def test_serving_an_unsupported_file_fails_with_one_line(tmp_path: Path) -> None
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     (refusal,) = (line for line in ended.stderr.splitlines() if " INFO " not in line)
-    assert "m.gguf cannot be served: the setting llama.expert_count (8) is not" in refusal
+    assert "m.gguf cannot be served: the tensor blk.0.ffn_gate_exps.weight" in refusal

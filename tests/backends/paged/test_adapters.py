@@ -173,7 +173,11 @@ async def test_an_unload_that_takes_too_long(
         ("some", "a1", "some is loaded already"),
         ("x", "none", "the adapter x cannot be loaded: .*none is not a directory"),
         ("x", "demo", "the adapter x cannot be loaded: .* is for another model"),
-        ("x", "model", "the adapter x cannot be loaded: .* has no adapter_config.json"),
+        (
+            "x",
+            "model",
+            "the adapter x cannot be loaded: .* adapter_config.json is missing",
+        ),
     ],
 )
 async def test_refused_load_leaves_the_adapter_table_unchanged(

@@ -252,7 +252,7 @@ def test_ours_may_be_as_inexact_as_openvino(
     factor: float,
     is_right: bool,
 ) -> None:
-    def errors(_: Any, one: PagedModel, __: int) -> Any:
+    def errors(_: Any, one: PagedModel, __: int, **_named: Any) -> Any:
         return np.full(4, 0.3 * (factor if one.few_row_numbers else 1.0))
 
     monkeypatch.setattr(kernel_check, "_errors", errors)

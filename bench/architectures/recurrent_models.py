@@ -50,6 +50,25 @@ RECURRENT_MODELS: Final[dict[str, Architecture]] = {
         },
         transformers="5.5",
     ),
+    "granitemoehybrid, dense": Architecture(
+        "granitemoehybrid",
+        {
+            "num_local_experts": 0,
+            "num_experts_per_tok": 0,
+            "num_hidden_layers": 3,
+            "layer_types": ["mamba", "attention", "mamba"],
+            "shared_intermediate_size": 128,
+            "mamba_n_heads": 32,
+            "mamba_d_head": 4,
+            "mamba_n_groups": 2,
+            "mamba_d_state": 16,
+            "embedding_multiplier": 2.0,
+            "residual_multiplier": 0.7,
+            "attention_multiplier": 0.2,
+            "logits_scaling": 2.0,
+        },
+        transformers="5.5",
+    ),
     "lfm2": Architecture(
         "lfm2",
         {

@@ -89,6 +89,14 @@ class Opcode(IntEnum):
     """Adds a row of its expert to each pair of choice C, in A. `P0` is the address of the rows, and
     `P1` the number of experts."""
     SUBTRACT = 28
+    SELECTIVE_SCAN = 29
+    """Updates and reads the memory of each head of a selective state space; see
+    `states.selective_scan`. A row of A has time steps, keys, values and queries, one after another.
+    `P0` is the index of the layer's table of states in the step. `P1` and `P2` are the number and
+    the size of heads of values, `P3` and `P4` those of keys. `P5` is the bits of a number of a
+    state, and `P6` the address of the heads' decays."""
+    CLAMP = 30
+    """`P0` and `P1` are the bits of the least and the largest f32."""
 
 
 class Field(IntEnum):

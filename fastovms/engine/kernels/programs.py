@@ -39,7 +39,12 @@ from fastovms.engine.kernels.memory import (
     shorts_at,
 )
 from fastovms.engine.kernels.row_operations import apply_operation, copy_row, exponential
-from fastovms.engine.kernels.states import COLUMNS, convolve, gated_delta
+from fastovms.engine.kernels.states import (
+    COLUMNS,
+    convolve_chunk,
+    gated_delta_chunk,
+    selective_scan_chunk,
+)
 
 _ROWS_OF_CHUNK: Final = 8
 """The rows that a thread computes at once, for row-wise operations. Steps with at most this many
@@ -459,47 +464,6 @@ def _adapt_chunk(program, buffers, step, i, chunk):
 
 
 @_helper
-def _convolve_chunk(program, buffers, step, i, chunk):
-    a, out, width = program[i, Field.A], program[i, Field.OUT], program[i, Field.WIDTH]
-    convolve(
-        step,
-        step[program[i, Field.P0]],
-        program[i, Field.P4],
-        buffers[a, 0] + 4 * program[i, Field.A_START],
-        buffers[a, 1],
-        buffers[out, 0] + 4 * program[i, Field.OUT_START],
-        buffers[out, 1],
-        width,
-        chunk * COLUMNS,
-        min(width, (chunk + 1) * COLUMNS),
-        program[i, Field.P1],
-        program[i, Field.P2],
-        program[i, Field.P3],
-    )
-
-
-@_helper
-def _gated_delta_chunk(program, buffers, step, i, chunk):
-    a, out = program[i, Field.A], program[i, Field.OUT]
-    gated_delta(
-        step,
-        step[program[i, Field.P0]],
-        program[i, Field.P5],
-        buffers[a, 0] + 4 * program[i, Field.A_START],
-        buffers[a, 1],
-        buffers[out, 0] + 4 * program[i, Field.OUT_START],
-        buffers[out, 1],
-        chunk,
-        program[i, Field.P1],
-        program[i, Field.P2],
-        program[i, Field.P3],
-        program[i, Field.P4],
-        as_float(np.int32(program[i, Field.P6])),
-        program[i, Field.P7],
-    )
-
-
-@_helper
 def _num_chunks(program, num_rows, step, i):
     opcode = program[i, Field.OPCODE]
     if opcode in (Opcode.PRODUCT, Opcode.FLOAT_PRODUCT):
@@ -513,6 +477,8 @@ def _num_chunks(program, num_rows, step, i):
         return -(-program[i, Field.WIDTH] // COLUMNS)
     if opcode == Opcode.GATED_DELTA:
         return program[i, Field.P3]
+    if opcode == Opcode.SELECTIVE_SCAN:
+        return program[i, Field.P1]
     if opcode == Opcode.ATTEND:
         beyond = np.int64(1) << 40
         num_segments = beyond - _segment_at(step, program[i, Field.P4], beyond)[3]
@@ -538,9 +504,11 @@ def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
     elif opcode == Opcode.ATTEND:
         _attend_chunk(program, buffers, step, i, chunk)
     elif opcode == Opcode.CONVOLVE:
-        _convolve_chunk(program, buffers, step, i, chunk)
+        convolve_chunk(program, buffers, step, i, chunk)
     elif opcode == Opcode.GATED_DELTA:
-        _gated_delta_chunk(program, buffers, step, i, chunk)
+        gated_delta_chunk(program, buffers, step, i, chunk)
+    elif opcode == Opcode.SELECTIVE_SCAN:
+        selective_scan_chunk(program, buffers, step, i, chunk)
     elif opcode == Opcode.CACHE:
         _cache_chunk(program, buffers, step, i, chunk)
     elif opcode == Opcode.ADD_SEGMENTS:
@@ -714,6 +682,7 @@ def _lead(program, buffers, num_rows, scratch, product, step, agreement):
             Opcode.ATTEND,
             Opcode.CONVOLVE,
             Opcode.GATED_DELTA,
+            Opcode.SELECTIVE_SCAN,
             Opcode.LOW_RANK_DOWN,
             Opcode.LOW_RANK_UP,
         ):

@@ -119,6 +119,13 @@ def _scale(a, b, out, width):
 
 
 @_helper
+def _clamp(a, least, largest, out, width):
+    x, z = floats_at(a), floats_at(out)
+    for k in range(width):
+        z[k] = min(max(x[k], least), largest)
+
+
+@_helper
 def _gelu_tanh(a, out, width):
     x, z = floats_at(a), floats_at(out)
     for k in range(width):
@@ -182,3 +189,5 @@ def apply_operation(opcode, a, b, out, width, p0, p1):
         _gate(a, b, p1, p0, out, width)
     elif opcode == Opcode.SUBTRACT:
         _subtract(a, b, out, width)
+    elif opcode == Opcode.CLAMP:
+        _clamp(a, as_float(np.int32(p0)), as_float(np.int32(p1)), out, width)

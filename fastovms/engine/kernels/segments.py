@@ -21,7 +21,9 @@ Node = Any
 Port = tuple[int, int]
 """An output of a node: the node's instance id, and the index of the output."""
 
-_NUMBERS: Final = frozenset({ov.Type.f32, ov.Type.f16, ov.Type.bf16, ov.Type.i32, ov.Type.i64})
+_NUMBERS: Final = frozenset(
+    {ov.Type.f32, ov.Type.f16, ov.Type.bf16, ov.Type.i8, ov.Type.u8, ov.Type.i32, ov.Type.i64}
+)
 _TIMES_TRANSPOSED: Final = {"transpose_a": False, "transpose_b": True}
 OPCODES_OF_TWO: Final = {"Add": Opcode.ADD, "Multiply": Opcode.MULTIPLY}
 _FEW_ROWS: Final = 128

@@ -13,7 +13,7 @@ import numba
 import numpy as np
 
 from fastovms.engine.jit import KERNEL_OPTIONS, as_bits, as_float
-from fastovms.engine.kernels.instructions import StepField
+from fastovms.engine.kernels.instructions import Field, StepField
 from fastovms.engine.kernels.memory import floats_at, integers_at, shorts_at
 
 _helper: Any = numba.njit(inline="never", **KERNEL_OPTIONS)
@@ -154,6 +154,68 @@ def gated_delta(
 
 
 @_helper
+def selective_scan(
+    step,
+    table,
+    bits,
+    source,
+    stride,
+    target,
+    target_stride,
+    head,
+    heads,
+    width,
+    groups,
+    size,
+    decays,
+):
+    """Computes a head of a selective state space (Mamba 2). Its memory, [width, size], is a state.
+    For each row it is multiplied by the exponential of decay times time step; the value times the
+    time step is added to it under the key; and it returns a value for the query.
+
+    Args:
+        step, table, bits, target, target_stride: as in `gated_delta`; the table's states are
+            [heads, width, size].
+        source: the address of rows of f32, `stride` numbers apart: `heads` time steps, `groups`
+            keys of `size` numbers, `heads` values of `width` numbers, and as many queries as keys.
+        head: the index of the head, below `heads`. Consecutive heads share a group.
+        decays: the address of f32 [heads].
+    """
+    begins = integers_at(step[StepField.SEQUENCE_BEGINS])
+    memory = np.empty(width * size, np.float32)
+    state_bytes = width * size * (bits // 8)
+    key = heads + head // (heads // groups) * size
+    value = heads + groups * size + head * width
+    query = key + groups * size + heads * width
+    decay = floats_at(decays)[head]
+    for sequence in range(step[StepField.NUM_SEQUENCES]):
+        at = table + (read_row(step, sequence) * heads + head) * state_bytes
+        load(at, bits, memory, width * size)
+        for row in range(np.int64(begins[sequence]), np.int64(begins[sequence + 1])):
+            own = source + 4 * row * stride
+            k, v, q = (
+                floats_at(own + 4 * key),
+                floats_at(own + 4 * value),
+                floats_at(own + 4 * query),
+            )
+            time = floats_at(own)[head]
+            kept = np.exp(decay * time)
+            z = floats_at(target + 4 * (row * target_stride + head * width))
+            for c in range(width):
+                first = c * size
+                added = v[c] * time
+                found = np.float32(0)
+                for n in range(size):
+                    number = memory[first + n] * kept + k[n] * added
+                    memory[first + n] = number
+                    found += number * q[n]
+                z[c] = found
+            written = written_row(step, sequence, row)
+            if written >= 0:
+                save(memory, table + (written * heads + head) * state_bytes, bits, width * size)
+
+
+@_helper
 def convolve(
     step,
     table,
@@ -202,3 +264,67 @@ def convolve(
                         state[c * size + k] = last[k * count + c]
                 at = table + (written * width + first) * number_size
                 save(state, at, bits, size * count)
+
+
+@_helper
+def convolve_chunk(program, buffers, step, i, chunk):
+    """Computes the columns of a chunk by a `CONVOLVE` instruction."""
+    a, out, width = program[i, Field.A], program[i, Field.OUT], program[i, Field.WIDTH]
+    convolve(
+        step,
+        step[program[i, Field.P0]],
+        program[i, Field.P4],
+        buffers[a, 0] + 4 * program[i, Field.A_START],
+        buffers[a, 1],
+        buffers[out, 0] + 4 * program[i, Field.OUT_START],
+        buffers[out, 1],
+        width,
+        chunk * COLUMNS,
+        min(width, (chunk + 1) * COLUMNS),
+        program[i, Field.P1],
+        program[i, Field.P2],
+        program[i, Field.P3],
+    )
+
+
+@_helper
+def gated_delta_chunk(program, buffers, step, i, chunk):
+    """Computes a head by a `GATED_DELTA` instruction."""
+    a, out = program[i, Field.A], program[i, Field.OUT]
+    gated_delta(
+        step,
+        step[program[i, Field.P0]],
+        program[i, Field.P5],
+        buffers[a, 0] + 4 * program[i, Field.A_START],
+        buffers[a, 1],
+        buffers[out, 0] + 4 * program[i, Field.OUT_START],
+        buffers[out, 1],
+        chunk,
+        program[i, Field.P1],
+        program[i, Field.P2],
+        program[i, Field.P3],
+        program[i, Field.P4],
+        as_float(np.int32(program[i, Field.P6])),
+        program[i, Field.P7],
+    )
+
+
+@_helper
+def selective_scan_chunk(program, buffers, step, i, chunk):
+    """Computes a head by a `SELECTIVE_SCAN` instruction."""
+    a, out = program[i, Field.A], program[i, Field.OUT]
+    selective_scan(
+        step,
+        step[program[i, Field.P0]],
+        program[i, Field.P5],
+        buffers[a, 0] + 4 * program[i, Field.A_START],
+        buffers[a, 1],
+        buffers[out, 0] + 4 * program[i, Field.OUT_START],
+        buffers[out, 1],
+        chunk,
+        program[i, Field.P1],
+        program[i, Field.P2],
+        program[i, Field.P3],
+        program[i, Field.P4],
+        program[i, Field.P6],
+    )

@@ -47,9 +47,11 @@ Node = Any
 _ATTENTION: Final = "PagedAttentionExtension"
 _CONVOLUTION: Final = "PagedCausalConv1D"
 _GATED_DELTA: Final = "PagedGatedDeltaNet"
+_SELECTIVE_SCAN: Final = "PagedSelectiveSSM"
 _ALIASES: Final = frozenset({"Reshape", "Transpose", "Unsqueeze", "Squeeze"})
 _OF_FIRST_INPUT: Final = _ALIASES | {
     _CONVOLUTION,
+    "Clamp",
     "Gather",
     "Gelu",
     "Sigmoid",
@@ -61,6 +63,7 @@ _OF_FIRST_INPUT: Final = _ALIASES | {
 """Operations of which only the first input has rows."""
 
 _OPCODES_OF_TWO: Final = {**OPCODES_OF_TWO, "Subtract": Opcode.SUBTRACT}
+_OPCODES_WITH_CONSTANT: Final = {**OPCODES_WITH_CONSTANT, "Divide": Opcode.MULTIPLY_CONSTANT}
 _OPCODES_OF_ONE: Final = {"Sigmoid": Opcode.SIGMOID, "SoftPlus": Opcode.SOFTPLUS}
 
 _SCALE, _WINDOW = 9, 10
@@ -311,7 +314,10 @@ class _Graph:
             return list(values[:3])
         if kind == _GATED_DELTA:
             return [*values[:3], *values[4:6]]
-        if kind in _OPCODES_OF_TWO:
+        if kind == _SELECTIVE_SCAN:
+            return list(values[1:5])
+        is_division = kind == "Divide" and folded(values[1].get_node()) is not None
+        if kind in _OPCODES_OF_TWO or is_division:
             return [value for value in values if folded(value.get_node()) is None]
         if kind == "Concat":
             return list(values)
@@ -400,7 +406,9 @@ class _StepAssembler(Assembler):
             self._add_convolution(node)
         elif kind == _GATED_DELTA:
             self._add_gated_delta(node)
-        elif kind in _OPCODES_OF_TWO:
+        elif kind == _SELECTIVE_SCAN:
+            self._add_selective_scan(node)
+        elif kind in _OPCODES_OF_TWO or kind == "Divide":
             self._add_of_two(node)
         elif kind == "Swish":
             if node.get_input_size() > 1 and not NodeChain(node).has_constant(1, 1.0):
@@ -408,6 +416,9 @@ class _StepAssembler(Assembler):
             self._add_of_one(node, Opcode.SWISH)
         elif kind in _OPCODES_OF_ONE:
             self._add_of_one(node, _OPCODES_OF_ONE[kind])
+        elif kind == "Clamp":
+            limits = [np.float32(node.get_attributes()[name]) for name in ("min", "max")]
+            self._add_of_one(node, Opcode.CLAMP, *np.array(limits).view(np.int32).tolist())
         elif kind == "Gelu":
             mode = str(node.get_attributes().get("approximation_mode", "ERF")).upper()
             self._add_of_one(node, GELU[mode])
@@ -562,10 +573,10 @@ class _StepAssembler(Assembler):
         self._emit_heads(Opcode.NORMALIZE, source, source, target, row.ctypes.data, bits)
         self._places[step.id, 0] = target
 
-    def _add_of_one(self, node: Node, opcode: Opcode) -> None:
+    def _add_of_one(self, node: Node, opcode: Opcode, *parameters: int) -> None:
         source = self._place(node.input_value(0))
         target = self._new_place(source.heads, source.width)
-        self._emit_heads(opcode, source, source, target)
+        self._emit_heads(opcode, source, source, target, *parameters)
         self._places[node.get_instance_id(), 0] = target
 
     def _add_of_two(self, node: Node) -> None:
@@ -592,16 +603,22 @@ class _StepAssembler(Assembler):
                 raise UnsupportedNodeError(node)
             self._emit_heads(_OPCODES_OF_TWO[key], places[0], places[1], target)
         else:
-            if key not in OPCODES_WITH_CONSTANT:
+            if key not in _OPCODES_WITH_CONSTANT:
                 raise UnsupportedNodeError(node)
             (constant,) = (one for one in constants if one is not None)
             is_row = constant.shape[-1:] == (width,) and last == width
-            if constant.size != 1 and not (constant.size == width and is_row):
+            (place,) = places
+            if constant.shape[-2:] == (heads, 1) and constant.size == heads > 1:  # one for a head
+                constant = constant.reshape(-1).repeat(width)
+                place, target = self._flat(rows[0]), replace(target, heads=1, width=heads * width)
+            elif constant.size != 1 and not (constant.size == width and is_row):
                 raise UnsupportedNodeError(node)
-            row = np.ascontiguousarray(np.broadcast_to(constant.reshape(-1), (width,)))
+            row = np.ascontiguousarray(np.broadcast_to(constant.reshape(-1), (target.width,)))
+            row = np.float32(1) / row if key == "Divide" else row
             self._constants.append(row)
-            opcode = OPCODES_WITH_CONSTANT[key]
-            self._emit_heads(opcode, places[0], places[0], target, row.ctypes.data)
+            opcode = _OPCODES_WITH_CONSTANT[key]
+            self._emit_heads(opcode, place, place, target, row.ctypes.data)
+            target = replace(target, heads=heads, width=width)
         self._places[node.get_instance_id(), 0] = target
 
     def _add_scaling(self, node: Node, rows: Sequence[Any]) -> bool:
@@ -755,14 +772,8 @@ class _StepAssembler(Assembler):
         epsilons = {np.float32(attributes[f"{one}_l2_norm_eps"]) for one in "qk"}
         if other != (heads, size) or each != [(1, sums)] * 2 or sums % heads or len(epsilons) > 1:
             raise UnsupportedNodeError(node)
-        places = [self._flat(one) for one in sources]
-        joined = self._new_place(1, sum(place.width for place in places))
-        start = 0
-        for place in places:
-            part = replace(joined, start=start, width=place.width)
-            self._emit_heads(Opcode.COPY, place, place, part)
-            start += place.width
-        if start != 2 * heads * size + sums * (width + 2):
+        joined = self._joined(sources)
+        if joined.width != 2 * heads * size + sums * (width + 2):
             raise UnsupportedNodeError(node)
         target = self._new_place(sums, width)
         self._emit(
@@ -781,6 +792,52 @@ class _StepAssembler(Assembler):
             int(attributes["use_qk_l2norm"]),
         )
         self._places[node.get_instance_id(), 0] = target
+
+    def _add_selective_scan(self, node: Node) -> None:
+        values = node.input_values()
+        decays = folded(values[0].get_node())
+        sources = times, keys, inputs, queries = values[1:5]
+        (heads, width), (groups, size) = _shape_of(inputs), _shape_of(keys)
+        joined = self._joined(sources)
+        is_known = (
+            decays is not None
+            and decays.size == heads
+            and _shape_of(times) == (1, heads)
+            and _shape_of(queries) == (groups, size)
+            and heads % groups == 0
+            and joined.width == heads * (1 + width) + 2 * groups * size
+        )
+        if not is_known or decays is None:
+            raise UnsupportedNodeError(node)
+        decays = np.ascontiguousarray(decays)
+        self._constants.append(decays)
+        target = self._new_place(heads, width)
+        self._emit(
+            Opcode.SELECTIVE_SCAN,
+            joined,
+            joined,
+            target,
+            heads * width,
+            self._cache_index(_cache_name(values[5], "selective_ssm_state_table")),
+            heads,
+            width,
+            groups,
+            size,
+            self._cache.state_bits,
+            decays.ctypes.data,
+        )
+        self._places[node.get_instance_id(), 0] = target
+
+    def _joined(self, sources: Sequence[Any]) -> Place:
+        """Returns a copy of the numbers of some outputs, one after another."""
+        places = [self._flat(one) for one in sources]
+        joined = self._new_place(1, sum(place.width for place in places))
+        start = 0
+        for place in places:
+            part = replace(joined, start=start, width=place.width)
+            self._emit_heads(Opcode.COPY, place, place, part)
+            start += place.width
+        return joined
 
     def _cache_index(self, *names: str) -> int:
         """Registers new caches, and returns the index of the step field with the first one's

@@ -1,7 +1,8 @@
-"""Convolutions and gated delta rules that continue from states of texts."""
+"""Convolutions, gated delta rules and selective scans that continue from states of texts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -10,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fastovms.engine.kernels.instructions import StepField
-from fastovms.engine.kernels.states import convolve, gated_delta
+from fastovms.engine.kernels.states import convolve, gated_delta, selective_scan
 
 WIDTH, SIZE, INTERVAL = 40, 3, 4
 PAST_LENS = (0, 5, 7)
@@ -28,6 +29,11 @@ def run(step: Any, *given: Any) -> None:
 @numba.njit
 def run_delta(step: Any, *given: Any) -> None:
     gated_delta(step, *given)
+
+
+@numba.njit
+def run_scan(step: Any, *given: Any) -> None:
+    selective_scan(step, *given)
 
 
 def step_fields() -> tuple[NDArray[np.int64], object]:
@@ -93,6 +99,24 @@ def test_states_are_stored_at_intervals_and_ends(bits: int) -> None:
 HEADS, KEY, SUMS, VALUE = 2, 8, 4, 6
 
 
+def computed(
+    table: NDArray[Any], bits: int, update: Callable[[Any, int], Any]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Returns the results of all rows, and the table after them. `update` returns a memory and the
+    result after a row."""
+    found = np.empty((BEGINS[-1], SUMS, VALUE), np.float32)
+    states = read(table).copy()
+    for n, past in enumerate(PAST_LENS):
+        rows = iter(ROWS[ROW_BEGINS[n] : ROW_BEGINS[n + 1]])
+        memory = states[next(rows)]
+        for row in range(BEGINS[n], BEGINS[n + 1]):
+            memory, found[row] = update(memory, row)
+            past += 1
+            if past % INTERVAL == 0 or row == BEGINS[n + 1] - 1:
+                states[next(rows)] = read(rounded(memory.astype(np.float32), bits))
+    return found, states
+
+
 @pytest.mark.parametrize("bits", [32, 16])
 @pytest.mark.parametrize("is_normalized", [True, False])
 def test_memories_of_the_delta_rule_are_stored_at_intervals_and_ends(
@@ -109,26 +133,49 @@ def test_memories_of_the_delta_rule_are_stored_at_intervals_and_ends(
         queries, keys = (
             one / np.sqrt(np.square(one).sum(-1, keepdims=True) + 1e-6) for one in (queries, keys)
         )
-    expected = np.empty((BEGINS[-1], SUMS, VALUE), np.float32)
-    states = read(table).copy()
-    for n, past in enumerate(PAST_LENS):
-        rows = iter(ROWS[ROW_BEGINS[n] : ROW_BEGINS[n + 1]])
-        memory = states[next(rows)]
-        for row in range(BEGINS[n], BEGINS[n + 1]):
-            memory = memory * np.exp(gates[row])[:, None, None]
-            known = np.einsum("hvk,hk->hv", memory, keys[row])
-            added = (values[row].reshape(SUMS, VALUE) - known) * shares[row][:, None]
-            memory = memory + added[..., None] * keys[row][:, None]
-            expected[row] = np.einsum("hvk,hk->hv", memory, queries[row]) / np.sqrt(KEY)
-            past += 1
-            if past % INTERVAL == 0 or row == BEGINS[n + 1] - 1:
-                states[next(rows)] = read(rounded(memory.astype(np.float32), bits))
+
+    def update(memory: Any, row: int) -> Any:
+        memory = memory * np.exp(gates[row])[:, None, None]
+        known = np.einsum("hvk,hk->hv", memory, keys[row])
+        added = (values[row].reshape(SUMS, VALUE) - known) * shares[row][:, None]
+        memory = memory + added[..., None] * keys[row][:, None]
+        return memory, np.einsum("hvk,hk->hv", memory, queries[row]) / np.sqrt(KEY)
+
+    expected, states = computed(table, bits, update)
     step, _inputs = step_fields()
     found = np.zeros_like(expected)
     for head in range(SUMS):
         run_delta(
             *(step, table.ctypes.data, bits, source.ctypes.data, width, found.ctypes.data),
             *(SUMS * VALUE, head, HEADS, KEY, SUMS, VALUE, np.float32(1e-6), int(is_normalized)),
+        )
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(read(table), states, rtol=1e-5 if bits == 32 else 0.01, atol=1e-5)
+
+
+@pytest.mark.parametrize("bits", [32, 16])
+def test_memories_of_selective_scans_are_stored_at_intervals_and_ends(bits: int) -> None:
+    rng = np.random.default_rng(0)
+    table = rounded(rng.normal(size=(10, SUMS, VALUE, KEY)).astype(np.float32), bits)
+    decays = -rng.uniform(0.1, 2, SUMS).astype(np.float32)
+    parts = [SUMS, HEADS * KEY, SUMS * VALUE, HEADS * KEY]
+    source = rng.normal(0, 0.5, (BEGINS[-1], sum(parts))).astype(np.float32)
+    times, keys, values, queries = np.split(source, np.cumsum(parts[:3]), -1)
+    keys, queries = (one.reshape(-1, HEADS, KEY).repeat(2, 1) for one in (keys, queries))
+
+    def scan(memory: Any, row: int) -> Any:
+        memory = memory * np.exp(decays * times[row])[:, None, None]
+        added = values[row].reshape(SUMS, VALUE) * times[row][:, None]
+        memory = memory + added[..., None] * keys[row][:, None]
+        return memory, np.einsum("hvk,hk->hv", memory, queries[row])
+
+    expected, states = computed(table, bits, scan)
+    step, _inputs = step_fields()
+    found = np.zeros_like(expected)
+    for head in range(SUMS):
+        run_scan(
+            *(step, table.ctypes.data, bits, source.ctypes.data, sum(parts), found.ctypes.data),
+            *(SUMS * VALUE, head, SUMS, VALUE, HEADS, KEY, decays.ctypes.data),
         )
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(read(table), states, rtol=1e-5 if bits == 32 else 0.01, atol=1e-5)

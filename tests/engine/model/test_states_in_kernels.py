@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,10 @@ from tests.engine.model.test_mixtures import change_programs, variants_of
 
 NUM_BLOCKS = 12
 
-QWEN3_NEXT = Path(__file__).parents[2] / "models" / "kernels" / "qwen3_next"
-"""What `bench/architectures/export.py` makes with 512 tokens, with products in int8: three layers
-of the gated delta rule and one of attention, with mixtures and a gated shared expert."""
+EXPORTED = Path(__file__).parents[2] / "models" / "kernels"
+"""What `bench/architectures/export.py` makes with 512 tokens, with weights in int8: a Qwen 3 Next
+of three layers of the gated delta rule and one of attention, with mixtures and a gated shared
+expert; and a Granite 4 hybrid of two layers of Mamba 2 and one of attention."""
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +38,9 @@ def kernels() -> Kernels:
     return compile_kernels("avx2", 2)
 
 
-@pytest.fixture(scope="module", params=["lfm2", "qwen3_next"])
+@pytest.fixture(scope="module", params=["lfm2", "qwen3_next", "granite_hybrid"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> PagedModel:
-    directory = QWEN3_NEXT
+    directory = EXPORTED / request.param
     if request.param == "lfm2":
         directory = tmp_path_factory.mktemp("model")
         write_model(SHAPES["tiny-lfm2"], directory)
@@ -85,7 +87,8 @@ def test_states_after_chunks_drafts_and_full_blocks_are_openvinos(
 def test_texts_with_drafts_and_cached_prefixes_are_openvinos(
     model: PagedModel, ours: PagedModel
 ) -> None:
-    prompts = [TEXT[:170], TEXT[:166] + TEXT[:9], array("q", [*TEXT[:9]] * 5)]
+    end = model.block_size + 138
+    prompts = [TEXT[:end], TEXT[: end - 4] + TEXT[:9], array("q", [*TEXT[:9]] * 5)]
     found = []
     for one in (model.twin(), ours):
         one.allocate_cache(64)
@@ -112,7 +115,7 @@ def with_weights_of_other_columns(program: Any) -> None:
 
 
 def with_one_state_for_all_layers(program: Any) -> None:
-    for opcode in (Opcode.CONVOLVE, Opcode.GATED_DELTA):
+    for opcode in (Opcode.CONVOLVE, Opcode.GATED_DELTA, Opcode.SELECTIVE_SCAN):
         is_one = program[:, Field.OPCODE] == opcode
         if is_one.any():
             program[is_one, Field.P0] = program[is_one, Field.P0].max()
@@ -122,6 +125,30 @@ def test_weights_of_other_columns_are_refused(
     model: PagedModel, kernels: Kernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     change_programs(monkeypatch, with_weights_of_other_columns)
+    refused(model, kernels)
+
+
+def with_decays_of_other_heads(program: Any) -> None:
+    program[program[:, Field.OPCODE] == Opcode.SELECTIVE_SCAN, Field.P6] += 4
+
+
+def with_skips_of_other_heads(program: Any) -> None:
+    opcodes = program[:, Field.OPCODE]
+    width = program[opcodes == Opcode.SELECTIVE_SCAN, Field.WIDTH][0]
+    is_one = (opcodes == Opcode.MULTIPLY_CONSTANT) & (program[:, Field.WIDTH] == width)
+    skips, _norms = np.flatnonzero(is_one).reshape(-1, 2).T
+    program[skips, Field.P0] += 4 * 8
+
+
+@pytest.mark.parametrize("model", ["granite_hybrid"], indirect=True)
+@pytest.mark.parametrize("fault", [with_decays_of_other_heads, with_skips_of_other_heads])
+def test_decays_and_skips_of_other_heads_are_refused(
+    model: PagedModel,
+    kernels: Kernels,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Any], None],
+) -> None:
+    change_programs(monkeypatch, fault)
     refused(model, kernels)
 
 

@@ -183,7 +183,7 @@ def read_hyperparameters(metadata: Metadata) -> Hyperparameters:
     num_layers -= num_draft_layers
     hidden_size = settings.count("embedding_length")
     num_heads = settings.count("attention.head_count")
-    recurrent_layers = _recurrent_layers(settings, architecture, num_layers)
+    recurrent_layers = _recurrent_layers(settings, architecture, num_layers, num_draft_layers)
     num_kv_heads = settings.count("attention.head_count_kv", num_heads)
     if num_heads % num_kv_heads:
         raise ConfigurationError(
@@ -252,15 +252,28 @@ def _draft_layers(settings: _Settings, architecture: Architecture, num_layers: i
 
 
 def _recurrent_layers(
-    settings: _Settings, architecture: Architecture, num_layers: int
+    settings: _Settings, architecture: Architecture, num_layers: int, num_draft_layers: int
 ) -> tuple[bool, ...]:
     """Returns whether each layer has no attention. Replaces a list of KV heads by the number of KV
-    heads of the other layers."""
+    heads of the other layers. As in llama.cpp, a list of the layers, which includes those that only
+    draft, is preferred to an interval."""
     if not architecture.recurrence:
         return (False,) * num_layers
     if architecture.recurrence == "delta":
         period = settings.count("full_attention_interval", 4)
-        return tuple((layer + 1) % period != 0 for layer in range(num_layers))
+        listed = settings.take("attention.recurrent_layers", None)
+        if listed is None:
+            return tuple((layer + 1) % period != 0 for layer in range(num_layers))
+        values = listed if isinstance(listed, list) else [listed]
+        flags = [each for each in values if isinstance(each, bool)]
+        is_whole = len(flags) == len(values) == num_layers + num_draft_layers
+        if not is_whole or all(flags[:num_layers]):
+            raise ConfigurationError(
+                f"attention.recurrent_layers must have a boolean for each of {num_layers} layers "
+                f"and {num_draft_layers} draft layers, not all of them true, not "
+                f"{reprlib.repr(listed)}"
+            )
+        return tuple(flags[:num_layers])
     heads = settings.take("attention.head_count_kv", None)
     if not isinstance(heads, list):
         settings.put_back("attention.head_count_kv", heads)

@@ -79,6 +79,13 @@ def test_sliding_window_applies_to_layers_of_the_architecture(
     assert "".join(str(int(has_window)) for has_window in layers) == windowed
 
 
+def test_listed_recurrent_layers_precede_an_interval() -> None:
+    listed = [True, False, True, True, False]
+    settings = {"attention__recurrent_layers": listed, "full_attention_interval": 2}
+    parameters = read("qwen35", block_count=5, nextn_predict_layers=1, **settings)
+    assert parameters.recurrent_layers == (True, False, True, True)
+
+
 def test_the_largest_gemma_3_scales_by_its_hidden_size() -> None:
     assert (
         read("gemma3", attention__key_length=32, attention__value_length=32).scales.scores
@@ -101,6 +108,12 @@ def test_the_largest_gemma_3_scales_by_its_hidden_size() -> None:
         ("qwen35", {"ssm__inner_size": 66}, "ssm.inner_size 66 and .* with the 4 heads of ssm"),
         ("qwen35", {"ssm__state_size": 2**20}, "ssm.state_size must be a count of 1 to 524288,"),
         ("qwen35", {"full_attention_interval": 0}, "full_attention_interval must be a count of 1"),
+        ("qwen35", {"attention__recurrent_layers": [True, False]},
+         r"recurrent_layers must have a boolean for each of 4 layers .* not \[True, False\]"),
+        ("qwen35", {"attention__recurrent_layers": [1, 1, 1, 0]}, r"not \[1, 1, 1, 0\]"),
+        ("qwen35", {"attention__recurrent_layers": [True] * 4}, "not all of them true, not"),
+        ("lfm2", {"attention__recurrent_layers": [True] * 4, "shortconv__l_cache": 3},
+         r"the setting lfm2.attention.recurrent_layers \(.*\) is not supported"),
         ("qwen35", {"nextn_predict_layers": 4}, "nextn_predict_layers must be a count of 0 to 3"),
         ("qwen35", {"rope__dimension_sections": [2, 2, 1, 0]}, "sections .* must add up to 8$"),
         ("qwen35moe", {}, "qwen35moe.expert_count is missing"),

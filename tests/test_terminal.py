@@ -131,7 +131,7 @@ def test_dialogue_and_tools_are_loaded_from_files(dialogue: Dialogue, tmp_path: 
         ("/save", "the command needs the name of a file"),
         ("/save {0}", "cannot write {0}: Is a directory"),
         ("/load {0}/none", "cannot read {0}/none: No such file"),
-        ("/load {0}/bytes", "cannot read {0}/bytes: it is no UTF-8"),
+        ("/load {0}/bytes", "cannot read {0}/bytes: it is not UTF-8"),
         ("/tools {0}/object", "must have a JSON list"),
         ("/tools {0}/half", "must have a JSON list"),
         ("/save ~nosuchuser/x", "cannot expand ~nosuchuser/x: the home directory is unknown"),

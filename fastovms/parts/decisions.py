@@ -28,6 +28,7 @@ from fastovms.api.context import ApiContext
 from fastovms.api.dialect import OPENAI, AnswerSchema, Dialect
 from fastovms.api.endpoint import Operation, Route, endpoint, warning_headers
 from fastovms.api.fields import Queueing, queueing
+from fastovms.api.generate import Usage
 from fastovms.api.prompt import (
     PromptEncoder,
     TemplateFields,
@@ -45,6 +46,7 @@ from fastovms.http.messages import Request, Response
 from fastovms.params import GenerationRequest, SamplingParams, Task
 from fastovms.parts.responses.ids import item_id_factory
 from fastovms.parts.responses.input import ItemRules, read_input, to_messages
+from fastovms.parts.responses.output import ResponseUsage, response_usage
 from fastovms.telemetry.metrics import FinishedRequest
 from fastovms.text.output import opens_reasoning
 
@@ -104,36 +106,13 @@ class DecisionAnswer(AnswerSchema, kw_only=True, omit_defaults=True):
     probabilities: list[AnswerProbability] | msgspec.UnsetType = msgspec.UNSET
 
 
-class InputDetails(AnswerSchema, kw_only=True):
-    """Token counts of the input."""
-
-    cache_write_tokens: int
-    cached_tokens: int
-
-
-class OutputDetails(AnswerSchema, kw_only=True):
-    """Token counts of the output."""
-
-    reasoning_tokens: int
-
-
-class DecisionUsage(AnswerSchema, kw_only=True):
-    """Token counts: the prompts of all questions, and one output token per computed
-    distribution."""
-
-    input_tokens: int
-    input_tokens_details: InputDetails
-    output_tokens: int
-    output_tokens_details: OutputDetails
-    total_tokens: int
-
-
 class Decision(AnswerSchema, kw_only=True):
-    """The response body of `/v1/decisions`; answers are in the order of the questions."""
+    """The response body of `/v1/decisions`; answers are in the order of the questions. The usage
+    counts the prompts of all questions, and one output token per computed distribution."""
 
     answers: list[DecisionAnswer]
     model: str
-    usage: DecisionUsage
+    usage: ResponseUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,8 +383,9 @@ class DecisionResults:
 async def _read(
     model: ServedModel, prompts: Prompts, queue: Queueing, request_id: str
 ) -> DecisionResults:
-    """Computes the labels' probabilities: first of all first tokens, then of the next token of each
-    label prefix. Raises RequestError or BackendError if a prompt cannot be computed."""
+    """Computes the labels' probabilities: those of the first tokens of all labels, then those of
+    the tokens that follow each label prefix. Raises RequestError or BackendError if a prompt cannot
+    be computed."""
     found = DecisionResults([LabelLogprobs({(): 0.0}) for _ in prompts.token_ids])
     # The first question runs alone: the others then find their common prefix in the prefix cache.
     waiting: list[tuple[int, tuple[int, ...]]] = [(0, ())]
@@ -442,8 +422,7 @@ async def _read_some(
         for (position, begun), ids in zip(nodes, followers, strict=True)
     ]
     try:
-        for request in requests[:1]:
-            model.backend.check(request.params)
+        model.backend.check(requests[0].params)
     except FieldFault as fault:
         raise fault.named("model", f"model {model.info.name}: {fault.field}") from fault
     outputs = await run_single_steps(model.backend, requests)
@@ -547,19 +526,12 @@ class Decisions:
 
         chat, questions = await offload.run(read, len(request.body))
         decided = await self._decide(request, body, model, chat.messages, questions, "input")
-        usage, reads = decided.readings, decided.readings.num_reads
+        found = decided.readings
+        usage = Usage(found.num_prompt_tokens, found.num_reads, found.num_cached_tokens)
         answer = Decision(
             answers=[*map(_answer, questions, decided.masses)],
             model=model.info.name,
-            usage=DecisionUsage(
-                input_tokens=usage.num_prompt_tokens,
-                input_tokens_details=InputDetails(
-                    cache_write_tokens=0, cached_tokens=usage.num_cached_tokens
-                ),
-                output_tokens=reads,
-                output_tokens_details=OutputDetails(reasoning_tokens=0),
-                total_tokens=usage.num_prompt_tokens + reads,
-            ),
+            usage=response_usage(usage),
         )
         headers = warning_headers(chat.warnings, request)
         return Response(200, msgspec.json.encode(answer), headers=headers)

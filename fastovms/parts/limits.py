@@ -34,8 +34,13 @@ _LONGEST_RETRY: Final = 60.0
 
 
 class _Kind(NamedTuple):
-    """A kind of limit: its field in `KeyLimits`, its unit, and the length of its window in
-    seconds."""
+    """A kind of limit.
+
+    Attributes:
+        field: its field in `KeyLimits`.
+        seconds: the length of its window.
+        words: its name in error messages.
+    """
 
     field: str
     unit: str

@@ -161,7 +161,6 @@ class AdapterRoutes:
 
 
 def _check_engine(model: ServedModel) -> None:
-    """Raises BackendUnavailable if the model's engine has failed."""
     if (failure := model.backend.failure) is not None:
         raise BackendUnavailable(f"the engine of {model.info.name} has failed: {failure}")
 

@@ -244,7 +244,6 @@ class AdapterTable(BackendExtension):
         return pack_adapter([files.weights.get(name) for name in self._shapes])
 
     def _without(self, number: int) -> _Change:
-        """Returns the stack without the adapter, and the runner for the new stack."""
         stack = self._stack.without(number)
         return _Change(stack, self._runner) if stack.members else _Change(AdapterStack({}), None)
 

@@ -151,7 +151,7 @@ class BatchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def batch_work(kept: StatePart[BatchRunner]) -> list[WorkItem]:
-    """Returns the running batches of all tenants as work items."""
+    """Returns the unfinished batches of all tenants as work items."""
     if not kept.is_open:
         return []
     runner = kept.part
@@ -348,8 +348,8 @@ def add_batch_routes(router: Router, files: Files, batches: Batches) -> None:
     add(
         "POST /files",
         files.create,
-        "Takes a file, which is written to the disk as it comes: `file`, `purpose`, and "
-        "`expires_after[anchor]` and `expires_after[seconds]` if it is to expire.",
+        "Stores a file. The form has `file`, `purpose`, and for a file that expires "
+        "`expires_after[anchor]` and `expires_after[seconds]`.",
         FileObject,
         body=FileForm,
         body_type="multipart/form-data",
@@ -373,8 +373,8 @@ def add_batch_routes(router: Router, files: Files, batches: Batches) -> None:
     add(
         "POST /batches",
         batches.create,
-        "Runs the requests in a file of JSON lines, behind all others, and leaves the answers in "
-        "another one.",
+        "Runs the requests in a file of JSON lines at the lowest priority, and stores the answers "
+        "in another file.",
         BatchObject,
         body=BatchRequest,
         required=("input_file_id", "endpoint", "completion_window"),
@@ -383,7 +383,7 @@ def add_batch_routes(router: Router, files: Files, batches: Batches) -> None:
     summary = "Lists the batches, the newest first."
     add("GET /batches", batches.list, summary, BatchList, query=PAGE_QUERY)
     add("GET /batches/{id}", batches.get, "Returns a batch with its progress.", BatchObject)
-    summary = "Has a batch end with what is done by then."
+    summary = "Cancels a batch and keeps the results so far."
     add("POST /batches/{id}/cancel", batches.cancel, summary, BatchObject)
 
 

@@ -551,7 +551,7 @@ class ResultLog:
 
     Attributes:
         num_completed, num_failed: the number of results so far.
-        usage: the token usage of all answers.
+        usage: the token usage of all successful answers in the files.
     """
 
     def __init__(self, paths: ResultPaths, key: str, last_line: int, threads: DiskThreads) -> None:

@@ -83,8 +83,8 @@ class LineCaller:
     find_budget: Callable[[str], Budget | None] = lambda tenant: None
 
     async def ask(self, line: BatchLine, tenant: str) -> LineAnswer | RetryLater:
-        """Returns the answer to a line, or `RetryLater` if the server is overloaded or the model is
-        not available."""
+        """Returns the answer to a line, or `RetryLater` if the server is overloaded, the model is
+        not available, or an engine has failed."""
         request = self._request(line, tenant)
         response = await self._answer(request, line)
         is_lost = response.status == 500 and self.has_failed()
@@ -110,7 +110,7 @@ class LineCaller:
         handler, request.route, request.path_params = found
         outcome = handler(request)
         response = await outcome if inspect.isawaitable(outcome) else outcome
-        assert response is not None, "what is not streamed is answered by a response"
+        assert response is not None, "only streamed answers have no response"
         return response
 
 
@@ -182,7 +182,8 @@ class LineRunner:
 
     async def run(self) -> None:
         """Runs all lines and returns when all are done. While a line waits for a retry, no new
-        lines are started. Raises OSError if a file cannot be read or written."""
+        lines are started. Raises an ExceptionGroup of the lines' errors, for example an OSError if
+        the log cannot be written, and OSError if the input cannot be read."""
         async with aclosing(self._unfinished_lines()) as undone, asyncio.TaskGroup() as running:
             async for number, line, size in undone:
                 slot = _Slot(self._slots, size, self._owner)
@@ -225,7 +226,8 @@ class LineRunner:
                 self._nobody_waits.set()
 
     async def skip_rest(self, code: str) -> None:
-        """Writes a result with the error code for every remaining line. Raises as `run` does."""
+        """Writes a result with the error code for every remaining line. Raises OSError if a file
+        cannot be read or written."""
         async with aclosing(self._unfinished_lines()) as undone:
             async for number, line, _ in undone:
                 self._log.add_skipped(number, line.custom_id, code)
@@ -248,7 +250,8 @@ class LineRunner:
 
 
 def _read_block(lines: Iterator[tuple[int, bytes]]) -> list[tuple[int, BatchLine, int]]:
-    """Returns the next lines, about 1 MiB and at least one; an empty list at the end."""
+    """Returns at most `_LINES_READ` further lines, of about `_BYTES_READ` together; an empty list
+    at the end."""
     block, num_bytes = [], 0
     for number, line in islice(lines, _LINES_READ):
         block.append((number, parse_line(line), len(line)))
@@ -484,7 +487,6 @@ class BatchRun:
             raise cause_of_end(error)
 
     def _count(self) -> None:
-        """Updates the progress in the record."""
         if self._log is not None:
             self._update_record(self._log)
 
@@ -581,7 +583,7 @@ class BatchRunner:
     def set_tenants(self, tenants: Collection[str]) -> int:
         """Runs only the batches of these tenants from now on, and returns the number of paused
         batches. Batches of other tenants, for example of a removed key, are paused until the key is
-        added again or they are cancelled. Before the first call, no batch is paused."""
+        added again or they are cancelled."""
         self._tenants = tenants
         unfinished = self.unfinished()
         for record in unfinished:

@@ -225,13 +225,13 @@ COMMANDS: Final[Mapping[str, SlashCommand]] = {
     "help": SlashCommand("", "shows this", _help),
     "system": SlashCommand("[TEXT]", "sets the system message, or removes it", _system),
     "set": SlashCommand("[OPTION [VALUE]]", "sets an option, or removes it; shows all", _set),
-    "model": SlashCommand("[NAME]", "asks another model of the server", _model),
+    "model": SlashCommand("[NAME]", "switches to another model of the server", _model),
     "tools": SlashCommand("[FILE]", "offers the tools of a JSON file, or none", _tools),
-    "clear": SlashCommand("", "forgets all messages", _clear),
-    "save": SlashCommand("FILE", "keeps the chat", _save),
-    "load": SlashCommand("FILE", "goes on with a chat that was kept", _load),
+    "clear": SlashCommand("", "removes all messages", _clear),
+    "save": SlashCommand("FILE", "saves the chat", _save),
+    "load": SlashCommand("FILE", "continues a saved chat", _load),
     "exit": SlashCommand("", "ends the chat", _exit),
-    "bye": SlashCommand("", "ends it, too", _exit),
+    "bye": SlashCommand("", "ends the chat", _exit),
 }
 
 
@@ -256,7 +256,7 @@ def _reason(error: OSError | ValueError) -> str:
     """Returns an error's reason for the user. A ValueError comes from an invalid file name or
     invalid UTF-8."""
     if isinstance(error, UnicodeDecodeError):
-        return "it is no UTF-8"
+        return "it is not UTF-8"
     return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 

@@ -297,8 +297,8 @@ class Follower:
         return self.num_computed_tokens >= self.num_verified_tokens
 
     def catch_up_tokens(self) -> array[int]:
-        """Appends the sequence's new tokens, drops wrongly drafted ones, and returns the tokens to
-        compute. The last token is always computed, if necessary again, to get its logits."""
+        """Appends the sequence's new tokens instead of the drafted ones, and returns the new
+        tokens. The last token is always computed, if necessary again, to get its logits."""
         num_right = self.num_verified_tokens
         new_token_ids = self.sequence.token_ids[num_right:]
         for drafted, token_id in zip(self.token_ids[num_right:], new_token_ids, strict=False):

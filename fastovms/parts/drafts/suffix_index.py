@@ -182,9 +182,8 @@ class SuffixIndex:
         self._entries = np.empty((num_entries, NUM_COLUMNS), np.int32)
         self._heads = np.zeros((len(ORDERS), num_heads), np.int32)
         self._end = 1
-        self._seed = np.uint64(
-            secrets.randbits(64)
-        )  # a random seed prevents deliberate hash collisions
+        # A random seed prevents deliberate hash collisions.
+        self._seed = np.uint64(secrets.randbits(64))
         self._spaces: OrderedDict[Hashable, Space] = OrderedDict()
         self._num_spaces = 0
         self._first_odds = np.full((2, NUM_KINDS), _FIRST_WEIGHT)

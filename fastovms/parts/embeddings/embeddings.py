@@ -333,8 +333,8 @@ class TextLimit:
     max_together: int | None = None
 
     def at_most(self, max_tokens: int | None) -> TextLimit:
-        """Returns a limit that truncates texts to `max_tokens`; None = to this limit's
-        `max_tokens`."""
+        """Returns a limit that truncates texts to `max_tokens`. If that is None or above this
+        limit, returns this limit unchanged."""
         if max_tokens is None or max_tokens > self.max_tokens:
             return self
         return replace(self, max_tokens=max_tokens, truncates=True)
@@ -405,8 +405,8 @@ def check_texts(
     limit: TextLimit,
     num_images: int = 0,
 ) -> None:
-    """Raises InvalidField if a text is empty, too long for the limit with any tokenization, or has
-    image tags without images."""
+    """Raises InvalidField if a text is empty or too long for the limit with any tokenization, has
+    image tags without images, or is token ids that are out of range or not supported."""
     for text, name in zip(texts, names, strict=True):
         if model.images is not None:
             if isinstance(text, list):

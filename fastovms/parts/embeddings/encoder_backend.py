@@ -107,9 +107,9 @@ class _Waiting:
 class TextQueue(Generic[Queued]):
     """The texts of all jobs. Not thread-safe.
 
-    A batch begins with the longest text of the client that was served least recently. Slightly
-    shorter texts are added, first those of the same client. Texts of a higher priority are batched
-    first, and never together with others.
+    A batch begins with the longest text of the oldest job of the client that was served least
+    recently. Slightly shorter texts are added, first those of the same client. Texts of a higher
+    priority are batched first, and never together with others.
     """
 
     def __init__(self) -> None:

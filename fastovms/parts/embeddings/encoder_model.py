@@ -42,7 +42,6 @@ def num_rows(longest: int, max_tokens: int) -> int:
 
 
 def _power_of_two(number: int) -> int:
-    """Returns the largest power of two that is at most `number`."""
     return 1 << (max(1, number).bit_length() - 1)
 
 

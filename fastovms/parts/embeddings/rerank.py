@@ -269,7 +269,8 @@ class PairScores(NamedTuple):
     """The scores of pairs.
 
     Attributes:
-        scores: f32, one score for each pair: from 0 to 1, or a logit if raw scores are requested.
+        scores: f32 [pairs]. Rerankers: from 0 to 1, or logits if raw scores are requested.
+            Embedding models: cosine similarities, from -1 to 1.
         num_tokens: the number of tokens of all pairs together.
     """
 
@@ -396,8 +397,8 @@ async def _joined(
 
 
 class RerankTexts(NamedTuple):
-    """The queries and documents of a request as model inputs, with the prompt's fixed texts around
-    them."""
+    """The queries and documents of a request as they are tokenized, with the spaces and the
+    instruction before them."""
 
     queries: Sequence[InputText]
     documents: Sequence[InputText]

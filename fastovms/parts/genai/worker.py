@@ -172,7 +172,7 @@ class _QueuedRequest:
 
 @dataclass(slots=True, eq=False)
 class _Run:
-    """What the pipeline runs as one request: a sample, or all beams of a search.
+    """A request to the pipeline: one sample, or all beams of a search.
 
     Attributes:
         need: the pipeline resources that it needs.

@@ -11,11 +11,10 @@ import signal
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Lock
@@ -110,7 +109,7 @@ class SmallVocabulary:
         # Single bytes must get ids even if the vocabulary is smaller than the list.
         texts.sort(key=len)
         taken = {*self.special_tokens.values(), *self.eos_token_ids}
-        free = islice(_without(range(self.vocab_size), taken), len(texts))
+        free = (token_id for token_id in range(self.vocab_size) if token_id not in taken)
         tokenizer["model"] |= {"vocab": dict(zip(texts, free, strict=False)), "merges": []}
         form = tokenizer["added_tokens"][0]
         tokenizer["added_tokens"] = [
@@ -119,10 +118,6 @@ class SmallVocabulary:
         ]
         tokenizer["post_processor"] = None
         return orjson.dumps(tokenizer).decode()
-
-
-def _without(numbers: Iterable[int], taken: set[int]) -> Iterable[int]:
-    return (number for number in numbers if number not in taken)
 
 
 TOO_MUCH: Final = "it is too much for the compiler"

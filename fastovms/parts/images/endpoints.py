@@ -232,7 +232,6 @@ class Images:
         return model, limits
 
     def _seed(self) -> int:
-        """Returns a random seed."""
         return int(self._context.new_id()[:8], 16)
 
     async def _decode(
@@ -332,7 +331,7 @@ _GENERATION: Final = Operation(
     },
 )
 _EDIT: Final = Operation(
-    "Changes a picture as a text says, everywhere or where a mask is white.",
+    "Edits a picture: all of it, or where the mask is transparent or white.",
     ImagesObject,
     "Images",
     body=EditFields,

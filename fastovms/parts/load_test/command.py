@@ -147,7 +147,7 @@ def _of_file(config: DataConfig) -> Iterator[Sample]:
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
         raise ConfigurationError(f"cannot read --dataset-path {path}: {reason}") from None
     try:
         if config.dataset_name == "sharegpt":
@@ -444,7 +444,6 @@ async def _run(
 
 
 def _raise_file_limit() -> None:
-    """Raises this process's limit of open files to the hard limit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

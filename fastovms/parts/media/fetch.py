@@ -172,7 +172,7 @@ class _Answer:
 
     @property
     def is_enough(self) -> bool:
-        """Returns whether no more of the response needs to be read."""
+        """Whether no more of the response needs to be read."""
         if self.has_head and self.status != 200:
             return True
         return self.is_complete or self.is_too_large

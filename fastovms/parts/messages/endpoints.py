@@ -153,7 +153,7 @@ AnswerBlock = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class ThinkingTokens(AnswerSchema):
-    """The token counts of an answer by kind."""
+    """The number of reasoning tokens of an answer."""
 
     thinking_tokens: int
 
@@ -443,8 +443,8 @@ _SWITCH = "enable_thinking"
 
 @dataclass(frozen=True, slots=True)
 class MessagesReader(RequestReader[MessagesRequest]):
-    """Reads the fields that only Messages requests have. `asked` is the result of
-    `_common_fields`."""
+    """Reads the fields that only Messages requests have. To generate, `asked` must be the result
+    of `_common_fields`."""
 
     fields: MessageFields
 

@@ -134,7 +134,6 @@ def read_tools(
 
 
 def _function(tool: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Returns a tool as a function in OpenAI's format."""
     schema = typed(tool.get("input_schema"), dict, f"{place}.input_schema")
     function = {key: tool[key] for key in ("name", "description", "strict") if key in tool}
     return {**function, "parameters": schema}
@@ -326,7 +325,6 @@ class BlockReader:
         raise source.wrong("type", '"text" or "content", which hold text')
 
     def _tool_reference(self, block: Block) -> list[ContentPart]:
-        """Returns the tool name in a tool search's result."""
         return [ContentPart(block.filled_text("tool_name"))]
 
     def _browser_state(self, block: Block) -> list[ContentPart]:

@@ -260,7 +260,6 @@ Body = OllamaChatRequest | OllamaGenerateRequest
 
 
 def _members_of(body: Body) -> Callable[[AnswerPart], Members]:
-    """Returns the function that formats the members of a part, for the endpoint of `body`."""
     return chat_members if isinstance(body, OllamaChatRequest) else generate_members
 
 

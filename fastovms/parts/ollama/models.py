@@ -92,7 +92,7 @@ class OllamaDetails(AnswerSchema, kw_only=True):
 
 
 class OllamaModel(AnswerSchema, kw_only=True):
-    """A model in a list. `size` is its approximate memory in bytes."""
+    """A model in a list. `size` is the bytes of its weight files; in `/api/ps`, of its memory."""
 
     name: str
     model: str

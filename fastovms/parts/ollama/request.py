@@ -197,7 +197,7 @@ def read_ollama_messages(
     Args:
         images: receives the images; None = the model does not support images.
     """
-    messages = read_messages([_without_type(message) for message in given], dialect).messages
+    messages = read_messages([_with_name(message) for message in given], dialect).messages
     _link_results(given, messages)
     unseen = UnreadableParts()
     for position, (message, read) in enumerate(zip(given, messages, strict=True)):
@@ -239,7 +239,7 @@ def add_images(
     message["content"] = tags + (message["content"] or "")
 
 
-def _without_type(message: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_name(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns a message in OpenAI's format: `tool_name` becomes `name`."""
     name = message.get("tool_name")
     return {**message, "name": name} if name is not None else message
@@ -380,7 +380,6 @@ def _prompt_messages(body: OllamaGenerateRequest, images: RequestImages | None) 
 
 
 def _is_begun(last: Message) -> bool:
-    """Returns whether the last message is the assistant's, so that the model continues it."""
     return last["role"] == "assistant" and bool(last["content"]) and not last.get("tool_calls")
 
 

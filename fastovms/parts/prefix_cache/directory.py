@@ -372,7 +372,7 @@ class BlockDirectory:
         self.budget = WriteBudget(bytes_per_second, bytes_per_day, written, unix_time=unix_time)
 
     def close(self) -> None:
-        """Unlocks the directory."""
+        """Saves the bytes written today, and unlocks the directory."""
         self._keep_written()
         os.close(self._lock)
 
@@ -393,8 +393,8 @@ class BlockDirectory:
 
     def read(self, key: bytes, rows: Rows, position: int) -> int:
         """Reads a block into `rows` and returns the bytes of its file. Returns 0 if the block is
-        unreadable; it is then deleted, and the reason logged. `position` is the number of preceding
-        blocks of the text."""
+        not in the directory, or is unreadable; an unreadable block is deleted, and the reason
+        logged. `position` is the number of preceding blocks of the text."""
         with self._guard:
             block = self._blocks.get(key)
         if block is None:
@@ -540,7 +540,7 @@ def open_block_directory(
     unix_time: Callable[[], float] = time.time,
 ) -> BlockDirectory | None:
     """Opens the directory of cached blocks. None = no disk cache, for a reason that is logged
-    unless the operator disabled the cache.
+    unless there is no directory for it or the operator has disabled it.
 
     Args:
         state_dir: the state directory; None = no state directory.

@@ -413,7 +413,6 @@ class PrefixRestorer:
             logger.warning("prefix cache: a block is still being read after %g s", timeout)
 
     def _places(self) -> list[dict[str, GenerationRequest]]:
-        """Returns all collections that may hold a request, by id."""
         return [self._ready, self._queued, *(one.waiting for one in self._running.values())]
 
     def _find(self, request: GenerationRequest) -> _Stored | None:
@@ -509,16 +508,15 @@ class PrefixRestorer:
             self._call(partial(self._settle, restoration, num_bytes, seconds))
 
     def _settle(self, restoration: Restoration, num_bytes: int, seconds: float) -> None:
-        """Releases the requests whose blocks have all been read."""
+        """Ends a restoration after reading, and records its costs. The first request is ready; the
+        others are queued again, because more blocks of their prompts may be on disk."""
         self._at_reader.remove(restoration)
         self._policy.learn_read(num_bytes, seconds)
         self._stats.num_bytes_read += num_bytes
         if not restoration.has_ended:
             first, *others = restoration.waiting.items()
             self._ready |= [first]
-            for request_id, request in reversed(
-                others
-            ):  # more blocks of their prompts may be on disk
+            for request_id, request in reversed(others):
                 self._queued[request_id] = request
                 self._queued.move_to_end(request_id, last=False)
             computing = self._policy.computing_seconds(self._end(restoration))

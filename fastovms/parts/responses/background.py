@@ -371,7 +371,7 @@ class BackgroundRuns:
 
     @property
     def room(self) -> int:
-        """The number of further responses that an owner may start."""
+        """The number of runs that are left of `max_runs`, of all owners together."""
         return max(0, self._places.free - self._places.used)
 
     def check_room(self, owner: str) -> None:

@@ -294,7 +294,6 @@ class ConversationHandlers:
         *args: P.args,
         **fields: P.kwargs,
     ) -> T:
-        """Runs a store operation for the tenant of a request."""
         return await self._store().run(operation, request.caller.tenant, *args, **fields)
 
     def _store(self) -> StateStore:

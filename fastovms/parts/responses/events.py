@@ -246,7 +246,8 @@ _RETRY: Final = 1.0
 
 class EventWriter:
     """Stores the events of one response. Clients read events from the log, to which events are
-    added only after they are stored. While the store is unavailable, events wait in memory.
+    added once they are stored, or once an attempt to store them has failed. Events that are not
+    stored are kept in memory until the store is available.
 
     Args:
         log: the events that clients may get; those that it has already are stored.
@@ -287,7 +288,7 @@ class EventWriter:
             self._more.set()
 
     def add(self, frames: Sequence[bytes]) -> None:
-        """Queues events, which are added to the log when they are stored."""
+        """Queues events to be stored and then added to the log."""
         self._unsent += frames
         if self._has_ended:
             self._log_unsent()
@@ -339,12 +340,10 @@ class EventWriter:
 
     @property
     def _has_unstored_output(self) -> bool:
-        """Returns whether some model output is not stored."""
         return self._num_outputs_kept < len(self._outputs)
 
     @property
     def _is_behind(self) -> bool:
-        """Returns whether there is anything to write."""
         return (
             bool(self._unsent) or self._num_kept < self._log.num_events or self._has_unstored_output
         )

@@ -179,7 +179,6 @@ async def _items_before(
 
 
 def _max_bytes(model: ModelInfo) -> int:
-    """Returns the maximum bytes of earlier items to read."""
     images = _BYTES_OF_IMAGES if model.takes_images else 0
     return max(_MIN_BYTES, model.max_model_len * _BYTES_PER_TOKEN) + images
 

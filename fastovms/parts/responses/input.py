@@ -610,7 +610,6 @@ def _id_of(value: object, name: str) -> str:
 
 
 def _id(item: Mapping[str, Any], name: str, kind: str, rules: ItemRules) -> str:
-    """Returns the client's id of an item, or else a new id."""
     given = item.get("id")
     return _id_of(given, f"{name}.id") if given else rules.new_id(_TYPES[kind].prefix)
 

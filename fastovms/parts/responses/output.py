@@ -123,20 +123,20 @@ class ResponseUsage(AnswerSchema, kw_only=True):
     total_tokens: int
 
 
-def usage_body(usage: Usage) -> dict[str, object]:
-    """Returns the `usage` member of a response: the members of a `ResponseUsage` as a
-    dictionary."""
-    body: dict[str, object] = to_builtins(
-        ResponseUsage(
-            input_tokens=usage.prompt_tokens,
-            input_tokens_details=WrittenTokens(
-                cached_tokens=usage.cached_tokens, cache_write_tokens=0
-            ),
-            output_tokens=usage.completion_tokens,
-            output_tokens_details=ReasoningTokens(reasoning_tokens=usage.reasoning_tokens or 0),
-            total_tokens=usage.prompt_tokens + usage.completion_tokens,
-        )
+def response_usage(usage: Usage) -> ResponseUsage:
+    """Returns the `usage` member of a response."""
+    return ResponseUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=WrittenTokens(cached_tokens=usage.cached_tokens, cache_write_tokens=0),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=ReasoningTokens(reasoning_tokens=usage.reasoning_tokens or 0),
+        total_tokens=usage.prompt_tokens + usage.completion_tokens,
     )
+
+
+def usage_body(usage: Usage) -> dict[str, object]:
+    """Returns the `usage` member of a response as a dictionary."""
+    body: dict[str, object] = to_builtins(response_usage(usage))
     return body
 
 
@@ -338,7 +338,7 @@ class OutputForm:
         seals_reasoning: whether reasoning is also sent in `encrypted_content`.
         max_calls: further tool calls are left out; None = no limit.
         target: returns the client's tool for a function name written by the model.
-        hides_content: whether an incomplete call at the end is left out.
+        hides_content: whether text is left out; see `answer.ShownPieces`.
         aligner: finds the tokens of the text; None = log probabilities are not reported.
         encode_logprobs: encodes log probabilities.
         max_logprobs_length: the maximum bytes of log probabilities in events that repeat a whole

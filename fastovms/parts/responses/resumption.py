@@ -414,7 +414,8 @@ async def response_work(state: ResponsesState) -> list[WorkItem]:
 
 class LeaseKeeper:
     """Renews the leases of this replica every second if replicas share the store. Otherwise
-    searches periodically for interrupted responses.
+    searches periodically for interrupted responses or, without a resumer, marks them as failed once
+    at the start.
 
     Args:
         resumer: resumes interrupted responses of all replicas; None = this replica resumes none.
@@ -504,7 +505,6 @@ class LeaseKeeper:
             resumer.add(await self._store.run(Operations.take_over, models, room, tenants))
 
     async def _resume_or_release(self, orphans: Sequence[OwnedResponse]) -> None:
-        """Resumes responses that this replica owns but does not run, or releases them."""
         if self._resumer is not None:
             self._resumer.add(orphans)
         elif orphans:

@@ -120,7 +120,7 @@ class UnstoredResponse:
         return self._items if id and id == self._id else None
 
     def keep(self, id: str, items: Sequence[StoredItem]) -> None:
-        """Replaces the kept response, unless the new one is too large."""
+        """Drops the kept response, and keeps this one unless it is too large."""
         self.clear()
         size = sum(len(item.body) + _ITEM_BYTES for item in items)
         if size > self._socket.config.largest_body or not self._socket.take(size):
@@ -180,7 +180,6 @@ class Turn:
 
 
 def _check_type(kind: object) -> None:
-    """Raises InvalidField if a message has an unknown type."""
     if kind not in (_CREATE, _CANCEL):
         raise wrong("type", f"{_CREATE} or {_CANCEL}", kind)
 
@@ -396,7 +395,6 @@ class _Session:
 
 
 async def _awaited(outcome: Any) -> Response | None:
-    """Returns the result of a handler, after awaiting it if it is a coroutine."""
     found: Response | None = await outcome if asyncio.iscoroutine(outcome) else outcome
     return found
 

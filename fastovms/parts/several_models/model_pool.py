@@ -606,7 +606,7 @@ _NUM_WAITING: Final = Gauge(
 _WEIGHTS: Final = Gauge(
     "weights_bytes", "Bytes of the weights of a model that is loaded, as its files have them"
 )
-_NUM_LOADS: Final = Series("counter", "model_loads", "Model loads started by a request")
+_NUM_LOADS: Final = Series("counter", "model_loads", "Models loaded since the server has started")
 _NUM_FAILURES: Final = Series("counter", "model_load_failures", "Model loads that failed")
 _NUM_UNLOADS: Final = Series("counter", "model_unloads", "Models unloaded")
 

@@ -46,7 +46,8 @@ _PIECE: Final = 60 * SAMPLE_RATE
 
 _MISSING_SHARE: Final = 0.1
 _MISSING_SECONDS: Final = 0.5
-"""The maximum difference in seconds between the length in a file's header and its audio."""
+"""The audio may be shorter than the length in the file's header by this share of it, plus these
+seconds."""
 
 _UNKNOWN_LENGTH: Final = 0x7FFF_0000
 """Lengths from this number on stand for an unknown length in the header of a WAV file."""

@@ -144,7 +144,6 @@ def _read(form: FormReader, dialect: Dialect, *, translates: bool) -> _Asked:
 
 
 def _list(form: FormReader, name: str) -> list[str]:
-    """Returns the values of a field that may be repeated, without empty ones."""
     return [value for value in form.lists.get(name, ()) if value]
 
 

@@ -122,7 +122,8 @@ def tuning_key(config: EngineConfig, files: ExportedModel) -> str:
 def _find(
     cache: DiskCache, key: str, files: ExportedModel
 ) -> tuple[Path | None, TuningResult | None]:
-    """Returns the file of a stored result, and the result; each is None if missing or invalid."""
+    """Returns the directory of a stored result, and the result; each is None if missing or
+    invalid."""
     entry = cache.find("tuning", key)
     if entry is None:
         return None, None
@@ -198,9 +199,9 @@ class TuningProcess:
 
 
 class IdleTuning:
-    """Runs measurements while the server's engines are idle. Thread-safe. A process measures one
-    model after another. It starts when all engines have been idle for some seconds, and is
-    suspended as soon as one of them has work.
+    """Runs measurements while the server's engines are idle, one after another, each in a process
+    of its own. The process starts when all engines have been idle for some seconds, and is
+    suspended as soon as one of them has work. Thread-safe.
 
     Args:
         engines: counts the working engines; measurements run only while it is 0.
@@ -328,9 +329,8 @@ class IdleTuning:
 
 
 class TunedBackend(BackendExtension):
-    """Has a model measured while its backend is open, once earlier extensions have prepared their
-    kernels: two processes at once would slow each other down, and what is measured would be wrong.
-    """
+    """Queues the measurement of a model once earlier extensions have prepared their kernels, which
+    would slow it down and distort the result. Cancels it when the backend is closed."""
 
     def __init__(self, tuning: IdleTuning, measurement: Measurement) -> None:
         self._tuning = tuning

@@ -36,7 +36,7 @@ class TuningReport:
         loads: the times of `LOAD_CASES` by variant, default first.
         gains: the speedup of each variant over the default.
         budgets: the times of `BUDGET_CASES` by variant.
-        entry: the file of the result; None = not stored.
+        entry: the directory of the stored result; None = not stored.
         int4_group_size: see `ExportedModel`.
         has_vnni: whether the CPU has 8-bit integer dot product instructions (VNNI).
     """

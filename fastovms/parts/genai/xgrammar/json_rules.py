@@ -282,7 +282,6 @@ class _Lengths:
         return self._add_rule(f"below_power_{exponent}", expression)
 
     def _exactly(self, number: int) -> str:
-        """Returns a regular expression for exactly `number` characters."""
         return " ".join(map(self._power, _exponents(number))) or '""'
 
     def _at_most(self, number: int, end: str) -> str:

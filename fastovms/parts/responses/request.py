@@ -191,7 +191,7 @@ class ResponseFields:
         text: `text` as repeated in the response.
         response_format: the format of the answer, as in chats; None = free text.
         reasoning: `reasoning` as repeated in the response.
-        logprobs: the number of alternatives reported for each token; None = no log probabilities.
+        logprobs: whether the log probabilities of tokens are reported.
         seals_reasoning: whether reasoning is also sent in `encrypted_content`.
         reports_metrics: whether the response reports its durations, regardless of the server's
             setting.

@@ -238,33 +238,24 @@ def test_unknown_detokenizer_is_logged(caplog: pytest.LogCaptureFixture) -> None
     assert "detokenizer is unknown" in caplog.text
 
 
+@pytest.mark.parametrize("name", ["openvino_tokenizer", "openvino_detokenizer"])
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("ending", "content", "message"),
     [
-        ("openvino_tokenizer.xml", r"has no openvino_tokenizer\.xml$"),
-        ("openvino_detokenizer.xml", r"has no openvino_detokenizer\.xml$"),
+        pytest.param("xml", None, r"has no {}\.xml$", id="no xml"),
+        pytest.param("xml", b"<net", "tokenizer cannot be loaded: .", id="broken xml"),
+        pytest.param("bin", None, "tokenizer cannot be loaded: .", id="no bin"),
+        pytest.param("bin", b"short", "tokenizer cannot be loaded: .", id="short bin"),
     ],
 )
-def test_missing_tokenizer_file_is_named(tmp_path: Path, name: str, message: str) -> None:
-    model_dir = Path(shutil.copytree(FIXTURES / "byte_level", tmp_path / "model"))
-    (model_dir / name).unlink()
-    with pytest.raises(ConfigurationError, match=message):
-        Tokenizer.load(model_dir)
-
-
-@pytest.mark.parametrize("name", ["openvino_tokenizer", "openvino_detokenizer"])
-@pytest.mark.parametrize("fault", ["xml", "bin", "no bin"])
-def test_broken_tokenizer_file_is_refused_with_one_line(
-    tmp_path: Path, name: str, fault: str
+def test_missing_or_broken_tokenizer_file_is_refused_with_one_line(
+    tmp_path: Path, name: str, ending: str, content: bytes | None, message: str
 ) -> None:
     model_dir = Path(shutil.copytree(FIXTURES / "byte_level", tmp_path / "model"))
-    match fault:
-        case "xml":
-            (model_dir / f"{name}.xml").write_text("<net")
-        case "bin":
-            (model_dir / f"{name}.bin").write_bytes(b"short")
-        case "no bin":
-            (model_dir / f"{name}.bin").unlink()
-    with pytest.raises(ConfigurationError, match=r"tokenizer cannot be loaded: .") as raised:
+    path = model_dir / f"{name}.{ending}"
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=message.format(name)) as raised:
         Tokenizer.load(model_dir)
     assert "\n" not in str(raised.value)

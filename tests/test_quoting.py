@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from fastovms.errors import Overloaded, RequestError
 from fastovms.quoting import MAX_QUOTED, is_id, one_line, quotable
 
 
@@ -45,9 +44,3 @@ def test_visible_ascii_up_to_the_length_is_an_id(text):
 @pytest.mark.parametrize("text", ["", "a b", "a\n", "\x1b", "ö", "\ud800", "x" * 9, "\x7f", "\x85"])
 def test_text_with_other_characters_is_no_id(text):
     assert not is_id(text, 8)
-
-
-@pytest.mark.parametrize("make", [RequestError, Overloaded])
-def test_error_messages_escape_surrogates(make):
-    assert str(make("bad \ud800")) == r"bad \ud800"
-    assert RequestError("bad", param="\ud800").param == r"\ud800"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -17,11 +18,19 @@ SLOW = frozenset(
 MISSING = " is missing: "
 """Separates the program from the command that installs it in the reason of a skipped test."""
 
+NEEDS_CURL = pytest.mark.skipif(
+    shutil.which("curl") is None, reason=f"curl{MISSING}apt-get install curl"
+)
+
 CACHE = Path(__file__).parents[1] / ".pytest_cache"
+
+SCRATCH = CACHE / f"scratch-{os.getpid()}"
+"""Models that the tests of this process share; deleted at the end of the session."""
 
 # What others leave in a home directory (Chromium, OpenVINO) stays in the clone, and so do kernels,
 # which are not compiled again each time. Both are read when packages are imported.
 (CACHE / "home").mkdir(parents=True, exist_ok=True)
+SCRATCH.mkdir(exist_ok=True)
 os.environ["HOME"] = str(CACHE / "home")
 os.environ.setdefault("NUMBA_CACHE_DIR", str(CACHE / "kernels"))
 
@@ -93,6 +102,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     root = Path(__file__).parent
     first = ("ui", "bench", "deploy", "app")
     items.sort(key=lambda item: item.path.relative_to(root).parts[0] not in first)
+
+
+def pytest_sessionfinish() -> None:
+    """Deletes shared models. Workers of xdist end without calling functions of `atexit`."""
+    shutil.rmtree(SCRATCH, ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

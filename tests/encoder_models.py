@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import shutil
-import tempfile
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,16 +16,14 @@ from bench.encoder_models import write_encoder
 from bench.random_models.encoder_graph import ENCODER_SHAPES
 from bench.random_models.nodes import index, parameter
 from bench.random_models.weights import Node
+from tests.conftest import SCRATCH
 from tests.paths import TINY_VLM
-
-_FOLDER = tempfile.TemporaryDirectory(prefix="fastovms-encoders-")
-atexit.register(_FOLDER.cleanup)
 
 
 @cache
 def encoder_dir(num_labels: int = 0, pooling: str = "") -> Path:
     """Returns the directory of an embedding model, or of a classifier if labels are given."""
-    directory = Path(_FOLDER.name, f"tiny-{num_labels}{pooling}")
+    directory = SCRATCH / f"tiny-{num_labels}{pooling}"
     write_encoder(replace(ENCODER_SHAPES["tiny"], num_labels=num_labels), directory, 0, pooling)
     return directory
 
@@ -37,7 +33,7 @@ def picture_encoder_dir() -> Path:
     """Returns the directory of a model with the files of Qwen3-VL-Embedding: the tiny vision model
     (Qwen2-VL) without its last matrix, with positions of patches and with the inputs of
     `deepstack`."""
-    directory = Path(_FOLDER.name, "pictures")
+    directory = SCRATCH / "pictures"
     shutil.copytree(TINY_VLM, directory)
     config = json.loads((directory / "config.json").read_text())
     config |= {"model_type": "qwen3_vl", "architectures": ["Qwen3VLModel"]}

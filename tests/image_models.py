@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import io
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -13,15 +11,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bench.image_models import write_tiny
-
-_FOLDER = tempfile.TemporaryDirectory(prefix="fastovms-images-")
-atexit.register(_FOLDER.cleanup)
+from tests.conftest import SCRATCH
 
 
 @cache
 def diffusion_dir(*, inpaints_only: bool = False) -> Path:
     """Returns a model with random weights whose pictures have 64 x 64 pixels by default."""
-    directory = Path(_FOLDER.name, f"diffusion-{inpaints_only}")
+    directory = SCRATCH / f"diffusion-{inpaints_only}"
     name = "StableDiffusionInpaintPipeline" if inpaints_only else "StableDiffusionPipeline"
     write_tiny(directory, class_name=name, inpaints_only=inpaints_only)
     return directory

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import io
 import json
-import tempfile
 import wave
 from functools import cache
 from pathlib import Path
@@ -17,15 +15,13 @@ from numpy.typing import NDArray
 from bench.speech_models import write_tiny, write_tiny_qwen3_asr
 from bench.tts_models import write_kokoro, write_speecht5
 from fastovms.parts.speech.transcript import SAMPLE_RATE
-
-_FOLDER = tempfile.TemporaryDirectory(prefix="fastovms-speech-")
-atexit.register(_FOLDER.cleanup)
+from tests.conftest import SCRATCH
 
 
 @cache
 def whisper_dir(*, is_multilingual: bool = True) -> Path:
     """A Whisper model with random weights."""
-    directory = Path(_FOLDER.name, f"whisper-{is_multilingual}")
+    directory = SCRATCH / f"whisper-{is_multilingual}"
     write_tiny(directory, is_multilingual=is_multilingual)
     return directory
 
@@ -33,7 +29,7 @@ def whisper_dir(*, is_multilingual: bool = True) -> Path:
 @cache
 def qwen3_asr_dir() -> Path:
     """A model of the form of Qwen3-ASR with random weights."""
-    directory = Path(_FOLDER.name, "qwen3-asr")
+    directory = SCRATCH / "qwen3-asr"
     write_tiny_qwen3_asr(directory)
     return directory
 
@@ -41,7 +37,7 @@ def qwen3_asr_dir() -> Path:
 @cache
 def speecht5_dir() -> Path:
     """A SpeechT5 model with random weights and the voice `low`."""
-    directory = Path(_FOLDER.name, "speecht5")
+    directory = SCRATCH / "speecht5"
     write_speecht5(directory)
     (directory / "voices").mkdir()
     np.full(512, 0.5, "<f4").tofile(directory / "voices" / "low.bin")
@@ -51,7 +47,7 @@ def speecht5_dir() -> Path:
 @cache
 def kokoro_dir() -> Path:
     """A Kokoro model with random weights, and with an English dictionary of a few words."""
-    directory = Path(_FOLDER.name, "kokoro")
+    directory = SCRATCH / "kokoro"
     write_kokoro(directory, {"af_one": 1, "am_two": 2, "zf_three": 3})
     dictionary = json.dumps(dict.fromkeys(("hello", "world", "Fastovms", "fastovms"), "fast"))
     (directory / "data").mkdir()

@@ -9,6 +9,7 @@ import subprocess
 import openai
 import pytest
 
+from tests.conftest import NEEDS_CURL
 from tests.real_server import (
     NAME,
     PROMPT,
@@ -21,6 +22,7 @@ from tests.real_server import (
 __all__ = ["client", "narrow_server", "server"]
 
 
+@NEEDS_CURL
 def test_greeting_has_address_model_and_a_command(server):
     assert server.greeting[0].startswith("fastovms ")
     assert server.greeting[0].split()[-1].startswith("http://127.0.0.1:")

@@ -15,6 +15,7 @@ import openvino_genai as genai
 import pytest
 
 from fastovms.server_config import DEMO_MODEL
+from tests.conftest import NEEDS_CURL
 from tests.image_models import diffusion_dir, file_of, picture_of, pixels
 from tests.real_server import PROMPT, start_server, stop_server
 
@@ -72,6 +73,7 @@ def test_images_are_those_of_genai(server, prefix: str) -> None:
         assert completed.type == "image_edit.completed"
 
 
+@NEEDS_CURL
 def test_commands_of_the_ovms_demo_return_images(server, tmp_path) -> None:
     picture = tmp_path / "three_cats.png"
     picture.write_bytes(PICTURE)

@@ -11,6 +11,7 @@ import openvino_genai as genai
 import pytest
 
 from fastovms.server_config import DEMO_MODEL
+from tests.conftest import NEEDS_CURL
 from tests.real_server import PROMPT, start_server, stop_server
 from tests.speech_models import encoded, qwen3_asr_dir, sound, speecht5_dir, wav, whisper_dir
 
@@ -58,6 +59,7 @@ def test_texts_are_those_of_genai(server, prefix: str, text: str) -> None:
         assert create(model="speech", file=("a.mp3", encoded("mp3", "mp3", SOUND))).text
 
 
+@NEEDS_CURL
 def test_documented_curl_command_returns_a_transcript(server, tmp_path, text: str) -> None:
     path = tmp_path / "speech.wav"
     path.write_bytes(wav(SOUND))

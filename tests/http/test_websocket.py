@@ -46,7 +46,9 @@ class Client:
         self.reader, self.writer = reader, writer
 
     def send(self, data: bytes) -> None:
-        self.writer.write(data)
+        """Sends data unless the server has ended the connection, as it may after a wrong frame."""
+        if not self.writer.is_closing():
+            self.writer.write(data)
 
     async def read(self) -> tuple[int, bytes]:
         """Returns the server's next frame, which is never masked."""

@@ -102,7 +102,9 @@ def is_public(text: str) -> bool:
     if isinstance(address, ipaddress.IPv6Address):
         if address in _NAT64:
             return _is_public(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
-        if address.is_site_local or (address.sixtofour and not _is_public(address.sixtofour)):
+        if address.sixtofour:  # Python's releases differ in whether such addresses are global
+            return _is_public(address.sixtofour)
+        if address.is_site_local:
             return False
     return _is_public(address)
 

@@ -313,13 +313,9 @@ def _add_tensors(writer: gguf.GGUFWriter, model: GgufModel) -> None:
         if is_oss:
             vector(f"{block}.attn_sinks.weight", of.heads, 0, 1)
             vector(f"{block}.ffn_gate_inp.bias", of.num_experts, 0, 0.3)
-            for name, size in (
-                ("gate", of.expert_inner),
-                ("up", of.expert_inner),
-                ("down", of.hidden),
-            ):
-                values = rng.normal(0, 0.3, (of.num_experts, size)).astype(np.float32)
-                writer.add_tensor(f"{block}.ffn_{name}_exps.bias", values)
+            values(f"{block}.ffn_gate_exps.bias", of.num_experts, of.expert_inner)
+            values(f"{block}.ffn_up_exps.bias", of.num_experts, of.expert_inner)
+            values(f"{block}.ffn_down_exps.bias", of.num_experts, of.hidden)
         if model.is_recurrent(layer):
             recurrent(block)
         elif model.is_fused:
@@ -367,8 +363,8 @@ def _add_tensors(writer: gguf.GGUFWriter, model: GgufModel) -> None:
     vector(f"{last}_norm.weight", of.hidden, 1)
     if not model.is_tied:
         matrix("output", num_tokens, of.hidden, 0.2)
-    for name, values in model.extra.items():
-        writer.add_tensor(name, values.astype(np.float32))
+    for name, numbers in model.extra.items():
+        writer.add_tensor(name, numbers.astype(np.float32))
 
 
 def fitting(kind: Type, num_columns: int) -> Type:
@@ -385,7 +381,9 @@ def random_rows(
     """Returns encoded random numbers. Blocks that the package cannot quantize consist of random
     codes with scales that give the same deviation."""
     if kind in (Type.F32, Type.F16, Type.BF16):
-        return gguf.quantize(rng.normal(0, std, (rows, columns)).astype(np.float32), kind)
+        numbers = rng.normal(0, std, (rows, columns)).astype(np.float32)
+        encoded: NDArray[Any] = gguf.quantize(numbers, kind)
+        return encoded
     size, num_bytes = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (rows, columns // size, num_bytes), np.uint8)
     if kind is Type.MXFP4:  # the scales are powers of two

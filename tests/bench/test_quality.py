@@ -16,11 +16,11 @@ from bench.quality.__main__ import TokenByToken
 from bench.quality.activations import quantize_activations
 from bench.quality.peers import PeerQuality, read_llama
 from bench.quality.reader import NUM_GREEDY, check_reader
+from bench.random_models.gguf_decoder import GgufModel, write_model
 from fastovms.engine.model.compilation import load_model
 from fastovms.gguf import graph
 from fastovms.gguf.converter import convert
 from fastovms.parts.tuning.quality import QualityCounter, chunk_logits, compare
-from tests.gguf.tiny_models import TinyModel, write_model
 
 # The figures.
 
@@ -40,7 +40,7 @@ def test_a_way_that_differs_is_counted() -> None:
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_a_smaller_cache_costs_exactness(tmp_path: Path) -> None:
-    write_model(tmp_path / "a.gguf", TinyModel())
+    write_model(tmp_path / "a.gguf", GgufModel())
     convert(tmp_path / "a.gguf", tmp_path)
     exact = load_model(tmp_path, exact=True)
     ways = {
@@ -76,7 +76,7 @@ def test_activations_are_rounded_in_groups() -> None:
 
 # A graph that contradicts its file is found.
 
-MODEL = TinyModel(types=(Type.Q8_0, Type.Q4_1))
+MODEL = GgufModel(types=(Type.Q8_0, Type.Q4_1))
 TEXT = [1, *range(40, 90)]
 
 
@@ -135,7 +135,7 @@ def test_figures_of_llama_are_read() -> None:
 
 
 def test_token_by_token_gives_the_logits_of_a_chunk(tmp_path: Path) -> None:
-    write_model(tmp_path / "a.gguf", TinyModel())
+    write_model(tmp_path / "a.gguf", GgufModel())
     convert(tmp_path / "a.gguf", tmp_path)
     model = load_model(tmp_path, exact=True)
     decoder = TokenByToken(model)

@@ -9,12 +9,12 @@ from typing import Any
 import openvino as ov
 import pytest
 
+from bench.random_models.gguf_decoder import GgufModel, write_model
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.converter import NOT_WRITTEN, REFUSED, main, named_ids, read_contents, text_files
 from fastovms.gguf.tokenizer import TokenizerFields
 from tests.gguf.raw_head import entry, head
 from tests.gguf.test_hyperparameters import read
-from tests.gguf.tiny_models import TinyModel, write_model
 from tests.gguf.tiny_tokenizers import SPECIAL, byte_pairs
 
 # The files beside the graphs, from a file's metadata.
@@ -77,7 +77,7 @@ def test_contents_are_read_from_the_header_alone(tmp_path: Path) -> None:
 def test_a_refusal_is_one_line_and_a_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel("qwen2", settings={"block_count": 4}))
+    write_model(tmp_path / "m.gguf", GgufModel("qwen2", settings={"block_count": 4}))
     assert main(str(tmp_path / "m.gguf"), str(tmp_path)) == REFUSED
     assert capsys.readouterr().err == (
         f"{tmp_path}/m.gguf cannot be served: the tensor blk.3.attn_norm.weight is missing\n"
@@ -88,7 +88,7 @@ def test_a_refusal_is_one_line_and_a_status(
 def test_full_disk_is_reported_apart_from_a_refused_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel())
+    write_model(tmp_path / "m.gguf", GgufModel())
 
     def save_model(*_: object, **__: object) -> None:
         raise RuntimeError("basic_ios::clear: iostream error")

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from openvino import opset13
 
 from bench.common.numpy_decoder import NumpyDecoder
+from bench.random_models.gguf_decoder import TINY, TOKENS, GgufModel, write_model
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.graph import build_decoder
 from fastovms.gguf.hyperparameters import RopeSettings, read_hyperparameters
@@ -30,7 +31,6 @@ from fastovms.gguf.tensor_types import TENSOR_TYPES
 from fastovms.gguf.weights import Weights
 from tests.engine.reference import EXACT
 from tests.gguf.test_hyperparameters import read
-from tests.gguf.tiny_models import EXPERTS, HEAD_SIZE, LAYERS, TOKENS, TinyModel, write_model
 
 # Masks, computed for a few tokens.
 
@@ -69,35 +69,35 @@ RNG = np.random.default_rng(0)
 ATTENTION = ("attn_q", "attn_k", "attn_v")
 SCALED = {"rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64}
 VARIANTS = {
-    "llama": TinyModel(),
-    "llama of all types": TinyModel(types=tuple(map(Type, TENSOR_TYPES)), seed=1),
-    "llama with biases": TinyModel(biases=(*ATTENTION, "attn_output", "ffn_down"), is_tied=True),
-    "llama 3.1": TinyModel(extra={"rope_freqs.weight": RNG.uniform(1, 8, HEAD_SIZE // 2)}),
-    "llama, linear": TinyModel(settings={"rope.scaling.type": "linear", **SCALED}),
-    "llama, yarn": TinyModel(settings={"rope.scaling.type": "yarn", **SCALED}),
-    "mistral": TinyModel(settings={"attention.sliding_window": 9}),
-    "qwen2": TinyModel("qwen2", biases=ATTENTION, types=(Type.Q8_0, Type.Q4_0)),
-    "qwen3": TinyModel("qwen3", types=(Type.Q4_K, Type.Q6_K), is_tied=True),
-    "qwen3moe": TinyModel("qwen3moe", types=(Type.Q4_K, Type.Q6_K, Type.MXFP4)),
-    "qwen3moe of other types": TinyModel("qwen3moe", types=(Type.Q4_0, Type.IQ4_NL, Type.Q8_0)),
-    "lfm2": TinyModel("lfm2", types=(Type.Q4_0, Type.Q8_0), is_tied=True),
-    "lfm2moe": TinyModel("lfm2moe", types=(Type.Q4_K, Type.Q6_K, Type.Q5_K), is_tied=True),
-    "qwen35": TinyModel("qwen35", types=(Type.Q4_K, Type.Q6_K, Type.Q5_K)),
-    "qwen35moe": TinyModel(
+    "llama": GgufModel(),
+    "llama of all types": GgufModel(types=tuple(map(Type, TENSOR_TYPES)), seed=1),
+    "llama with biases": GgufModel(biases=(*ATTENTION, "attn_output", "ffn_down"), is_tied=True),
+    "llama 3.1": GgufModel(extra={"rope_freqs.weight": RNG.uniform(1, 8, TINY.head_size // 2)}),
+    "llama, linear": GgufModel(settings={"rope.scaling.type": "linear", **SCALED}),
+    "llama, yarn": GgufModel(settings={"rope.scaling.type": "yarn", **SCALED}),
+    "mistral": GgufModel(settings={"attention.sliding_window": 9}),
+    "qwen2": GgufModel("qwen2", biases=ATTENTION, types=(Type.Q8_0, Type.Q4_0)),
+    "qwen3": GgufModel("qwen3", types=(Type.Q4_K, Type.Q6_K), is_tied=True),
+    "qwen3moe": GgufModel("qwen3moe", types=(Type.Q4_K, Type.Q6_K, Type.MXFP4)),
+    "qwen3moe of other types": GgufModel("qwen3moe", types=(Type.Q4_0, Type.IQ4_NL, Type.Q8_0)),
+    "lfm2": GgufModel("lfm2", types=(Type.Q4_0, Type.Q8_0), is_tied=True),
+    "lfm2moe": GgufModel("lfm2moe", types=(Type.Q4_K, Type.Q6_K, Type.Q5_K), is_tied=True),
+    "qwen35": GgufModel("qwen35", types=(Type.Q4_K, Type.Q6_K, Type.Q5_K)),
+    "qwen35moe": GgufModel(
         "qwen35moe", types=(Type.Q4_K, Type.IQ4_NL, Type.F16, Type.MXFP4, Type.Q6_K)
     ),
-    "qwen3next": TinyModel("qwen3next", types=(Type.Q3_K, Type.Q8_0, Type.Q4_K)),
-    "qwen3next, joined": TinyModel("qwen3next", types=(Type.Q4_K, Type.Q6_K), is_joined=True),
-    "granitehybrid": TinyModel("granitehybrid"),
-    "granitehybrid with experts": TinyModel(
-        "granitehybrid", types=(Type.Q4_K, Type.Q6_K), settings={"expert_count": EXPERTS}
+    "qwen3next": GgufModel("qwen3next", types=(Type.Q3_K, Type.Q8_0, Type.Q4_K)),
+    "qwen3next, joined": GgufModel("qwen3next", types=(Type.Q4_K, Type.Q6_K), is_joined=True),
+    "granitehybrid": GgufModel("granitehybrid"),
+    "granitehybrid with experts": GgufModel(
+        "granitehybrid", types=(Type.Q4_K, Type.Q6_K), settings={"expert_count": TINY.num_experts}
     ),
-    "granite": TinyModel("granite"),
-    "granitemoe": TinyModel("granitemoe", types=(Type.Q4_K, Type.Q6_K)),
-    "qwen2moe": TinyModel("qwen2moe", types=(Type.Q4_K, Type.Q6_K), biases=ATTENTION),
-    "olmoe": TinyModel("olmoe", types=(Type.Q4_K, Type.Q6_K)),
-    "mixtral": TinyModel(types=(Type.Q4_K, Type.Q6_K), settings={"expert_count": EXPERTS}),
-    "gpt-oss": TinyModel(
+    "granite": GgufModel("granite"),
+    "granitemoe": GgufModel("granitemoe", types=(Type.Q4_K, Type.Q6_K)),
+    "qwen2moe": GgufModel("qwen2moe", types=(Type.Q4_K, Type.Q6_K), biases=ATTENTION),
+    "olmoe": GgufModel("olmoe", types=(Type.Q4_K, Type.Q6_K)),
+    "mixtral": GgufModel(types=(Type.Q4_K, Type.Q6_K), settings={"expert_count": TINY.num_experts}),
+    "gpt-oss": GgufModel(
         "gpt-oss",
         types=(Type.Q8_0, Type.MXFP4),
         biases=(*ATTENTION, "attn_output"),
@@ -108,8 +108,8 @@ VARIANTS = {
             "rope.scaling.original_context_length": 64,
         },
     ),
-    "gemma": TinyModel("gemma", is_tied=True),
-    "gemma3": TinyModel(
+    "gemma": GgufModel("gemma", is_tied=True),
+    "gemma3": GgufModel(
         "gemma3",
         is_tied=True,
         settings={
@@ -121,8 +121,8 @@ VARIANTS = {
             "final_logit_softcapping": 9.0,
         },
     ),
-    "phi3": TinyModel("phi3", settings={"attention.sliding_window": 9}, types=(Type.Q5_K,)),
-    "phi3, longrope": TinyModel(
+    "phi3": GgufModel("phi3", settings={"attention.sliding_window": 9}, types=(Type.Q5_K,)),
+    "phi3, longrope": GgufModel(
         "phi3",
         settings={
             "rope.dimension_count": 12,
@@ -199,7 +199,7 @@ def test_log_probabilities_agree_with_a_numpy_decoder(name: str, tmp_path: Path)
 
 
 def test_weights_stay_quantized(tmp_path: Path) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel(types=(Type.Q4_K,), is_tied=True))
+    write_model(tmp_path / "m.gguf", GgufModel(types=(Type.Q4_K,), is_tied=True))
     compiled = ov.Core().compile_model(build(tmp_path / "m.gguf"), "CPU", EXACT)
     types = [
         str(node.get_rt_info()["outputPrecisions"].astype(str))
@@ -208,67 +208,67 @@ def test_weights_stay_quantized(tmp_path: Path) -> None:
         and np.prod(node.shape) > 5_000
     ]  # fmt: skip
     assert sorted(set(types)) == ["i8", "u4"]
-    assert types.count("u4") == 6 * LAYERS + 2  # the tied tensor has two users
+    assert types.count("u4") == 6 * TINY.layers + 2  # the tied tensor has two users
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
         (
-            TinyModel(extra={"blk.0.attn_sinks.weight": np.ones(4)}),
+            GgufModel(extra={"blk.0.attn_sinks.weight": np.ones(4)}),
             "architecture llama is not supported with the tensor blk.0.attn_sinks.weight$",
         ),
         (
-            TinyModel("gemma", extra={"cls.weight": np.ones(4), "cls.bias": np.ones(4)}),
+            GgufModel("gemma", extra={"cls.weight": np.ones(4), "cls.bias": np.ones(4)}),
             "not supported with the tensor cls.bias and 1 more",
         ),
         (
-            TinyModel("qwen2", settings={"block_count": 4}),
+            GgufModel("qwen2", settings={"block_count": 4}),
             "tensor blk.3.attn_norm.weight is missing",
         ),
         (
-            TinyModel(settings={"attention.head_count": 2}),
+            GgufModel(settings={"attention.head_count": 2}),
             r"blk.0.attn_q.weight must have the shape \[32, 256\], not \[64, 256\]",
         ),
         (
-            TinyModel("qwen3moe", settings={"expert_count": 8}),
+            GgufModel("qwen3moe", settings={"expert_count": 8}),
             r"blk.0.ffn_gate_exps.weight must have the shape \[8, 256, 256\], not \[6, 256, 256\]",
         ),
         (
-            TinyModel("qwen3", extra={"blk.0.ffn_gate_exps.weight": np.ones((2, 3, 4))}),
+            GgufModel("qwen3", extra={"blk.0.ffn_gate_exps.weight": np.ones((2, 3, 4))}),
             "architecture qwen3 is not supported with the tensor blk.0.ffn_gate_exps.weight$",
         ),
         (
-            TinyModel("qwen35moe", settings={"expert_count": 5}),
+            GgufModel("qwen35moe", settings={"expert_count": 5}),
             r"blk.0.ffn_gate_exps.weight must have the shape \[5, 256, 256\], not \[6, 256, 256\]",
         ),
         (
-            TinyModel("qwen35", settings={"full_attention_interval": 2}),
+            GgufModel("qwen35", settings={"full_attention_interval": 2}),
             "the tensor blk.1.attn_q.weight is missing",
         ),
         (
-            TinyModel("qwen35", settings={"ssm.group_count": 1}),
+            GgufModel("qwen35", settings={"ssm.group_count": 1}),
             r"blk.0.attn_qkv.weight must have the shape \[384, 256\], not \[512, 256\]",
         ),
         (
-            TinyModel("granitehybrid", settings={"ssm.state_size": 32}),
+            GgufModel("granitehybrid", settings={"ssm.state_size": 32}),
             r"blk.0.ssm_in.weight must have the shape \[1092, 256\], not \[1156, 256\]",
         ),
         (
-            TinyModel("granitehybrid", settings={"attention.head_count_kv": [2, 0, 0]}),
+            GgufModel("granitehybrid", settings={"attention.head_count_kv": [2, 0, 0]}),
             "the tensor blk.0.attn_q.weight is missing",
         ),
         (
-            TinyModel("lfm2moe", settings={"leading_dense_block_count": 2}),
+            GgufModel("lfm2moe", settings={"leading_dense_block_count": 2}),
             "the tensor blk.1.ffn_down.weight is missing",
         ),
         (
-            TinyModel("phi3", extra={"rope_factors_long.weight": np.ones(8)}),
+            GgufModel("phi3", extra={"rope_factors_long.weight": np.ones(8)}),
             "tensor rope_factors_short.weight is missing",
         ),
     ],
 )
-def test_tensors_that_do_not_fit_are_named(model: TinyModel, message: str, tmp_path: Path) -> None:
+def test_tensors_that_do_not_fit_are_named(model: GgufModel, message: str, tmp_path: Path) -> None:
     write_model(tmp_path / "m.gguf", model)
     with pytest.raises(ConfigurationError, match=message):
         build(tmp_path / "m.gguf")
@@ -278,7 +278,7 @@ def test_tensors_that_do_not_fit_are_named(model: TinyModel, message: str, tmp_p
 
 
 def test_frequencies_that_old_files_repeat_are_needless(tmp_path: Path) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel(extra={"blk.0.attn_rot_embd.weight": np.ones(8)}))
+    write_model(tmp_path / "m.gguf", GgufModel(extra={"blk.0.attn_rot_embd.weight": np.ones(8)}))
     build(tmp_path / "m.gguf")
 
 

@@ -12,6 +12,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 from bench.common.numpy_decoder import NumpyDecoder
+from bench.random_models.gguf_decoder import BYTE_PAIRS, TINY, TOKENS, GgufModel, write_model
 from fastovms.backends.model_files import read_model_info
 from fastovms.config import EngineConfig
 from fastovms.engine.model.compilation import load_model
@@ -28,25 +29,24 @@ from fastovms.parts.grammars.trials import load_grammar_compiler
 from fastovms.system.disk import DiskCache
 from tests.engine.engines import full_engine, text
 from tests.engine.reference import EXACT, run, run_reference
-from tests.gguf.tiny_models import BYTE_PAIRS, EXPERTS, HEAD_SIZE, TOKENS, TinyModel, write_model
 
 VARIANTS = {
-    "llama": TinyModel(types=(Type.Q4_K, Type.Q6_K)),
-    "qwen3moe": TinyModel("qwen3moe", types=(Type.Q4_K, Type.Q6_K, Type.Q8_0)),
-    "lfm2": TinyModel("lfm2", types=(Type.Q4_0, Type.Q8_0), is_tied=True),
-    "lfm2moe": TinyModel("lfm2moe", types=(Type.Q4_K, Type.Q6_K), is_tied=True),
-    "qwen35moe": TinyModel("qwen35moe", types=(Type.Q4_K, Type.Q6_K, Type.IQ4_NL)),
-    "granitehybrid": TinyModel(
-        "granitehybrid", types=(Type.Q4_K, Type.Q6_K), settings={"expert_count": EXPERTS}
+    "llama": GgufModel(types=(Type.Q4_K, Type.Q6_K)),
+    "qwen3moe": GgufModel("qwen3moe", types=(Type.Q4_K, Type.Q6_K, Type.Q8_0)),
+    "lfm2": GgufModel("lfm2", types=(Type.Q4_0, Type.Q8_0), is_tied=True),
+    "lfm2moe": GgufModel("lfm2moe", types=(Type.Q4_K, Type.Q6_K), is_tied=True),
+    "qwen35moe": GgufModel("qwen35moe", types=(Type.Q4_K, Type.Q6_K, Type.IQ4_NL)),
+    "granitehybrid": GgufModel(
+        "granitehybrid", types=(Type.Q4_K, Type.Q6_K), settings={"expert_count": TINY.num_experts}
     ),
-    "gpt-oss": TinyModel(
+    "gpt-oss": GgufModel(
         "gpt-oss",
         types=(Type.Q8_0, Type.MXFP4),
         biases=("attn_q", "attn_k", "attn_v", "attn_output"),
         settings={"attention.sliding_window": 9},
     ),
-    "mistral": TinyModel(types=(Type.Q8_0,), settings={"attention.sliding_window": 9}),
-    "gemma3": TinyModel(
+    "mistral": GgufModel(types=(Type.Q8_0,), settings={"attention.sliding_window": 9}),
+    "gemma3": GgufModel(
         "gemma3",
         types=(Type.Q5_0,),
         is_tied=True,
@@ -56,12 +56,12 @@ VARIANTS = {
             "rope.freq_base": 1e6,
         },
     ),
-    "phi3": TinyModel(
+    "phi3": GgufModel(
         "phi3",
         settings={"rope.scaling.original_context_length": 28, "rope.scaling.attn_factor": 1.19},
         extra={
-            "rope_factors_short.weight": np.linspace(1, 2, HEAD_SIZE // 2),
-            "rope_factors_long.weight": np.linspace(1, 8, HEAD_SIZE // 2),
+            "rope_factors_short.weight": np.linspace(1, 2, TINY.head_size // 2),
+            "rope_factors_long.weight": np.linspace(1, 8, TINY.head_size // 2),
         },
     ),
 }
@@ -177,7 +177,7 @@ def test_a_conversion_that_has_begun_is_waited_for(
 def test_a_conversion_goes_where_there_is_room_and_names_the_disk_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
 ) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel())
+    write_model(tmp_path / "m.gguf", GgufModel())
     full = tmp_path / "cache" if place == "cache" else tmp_path
     usage = shutil.disk_usage(tmp_path)
 
@@ -204,7 +204,7 @@ def test_a_conversion_goes_where_there_is_room_and_names_the_disk_without(
 
 def test_templates_and_defaults_of_sampling_are_kept(tmp_path: Path) -> None:
     more = {"tokenizer.chat_template.tool_use": "tools", "general.sampling.temp": 0.5}
-    write_model(tmp_path / "m.gguf", TinyModel(tokenizer={**BYTE_PAIRS, **more}))
+    write_model(tmp_path / "m.gguf", GgufModel(tokenizer={**BYTE_PAIRS, **more}))
     directory = model_directory(tmp_path / "m.gguf", DiskCache(None), tmp_path)
     assert (directory / "additional_chat_templates" / "tool_use.jinja").read_text() == "tools"
     assert read_model_info(directory).defaults.temperature == 0.5
@@ -245,7 +245,7 @@ def test_several_files_in_a_directory_are_named(tmp_path: Path) -> None:
 
 
 def test_model_in_parts_is_one_model_whichever_part_is_named(tmp_path: Path) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel(), tensors_per_part=10)
+    write_model(tmp_path / "m.gguf", GgufModel(), tensors_per_part=10)
     parts = sorted(tmp_path.glob("m-*.gguf"))
     cache = DiskCache(tmp_path / "cache")
     directories = {model_directory(path, cache, None) for path in (*parts, tmp_path)}
@@ -260,7 +260,7 @@ def test_model_in_parts_is_one_model_whichever_part_is_named(tmp_path: Path) -> 
 
 
 def test_a_model_that_is_not_taken_is_named(tmp_path: Path) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel(extra={"blk.0.attn_sinks.weight": np.ones(4)}))
+    write_model(tmp_path / "m.gguf", GgufModel(extra={"blk.0.attn_sinks.weight": np.ones(4)}))
     message = r"m\.gguf cannot be served: architecture llama is not supported with the tensor"
     with pytest.raises(ConfigurationError, match=message):
         model_directory(tmp_path / "m.gguf", DiskCache(tmp_path / "cache"), tmp_path)
@@ -271,6 +271,6 @@ def test_a_converter_that_dies_is_no_empty_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fastovms.gguf.model_directory._CONVERTER", "fastovms.no_such_module")
-    write_model(tmp_path / "m.gguf", TinyModel())
+    write_model(tmp_path / "m.gguf", GgufModel())
     with pytest.raises(ConfigurationError, match=r"m\.gguf could not be converted: .*No module"):
         model_directory(tmp_path / "m.gguf", DiskCache(None), tmp_path)

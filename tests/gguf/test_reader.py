@@ -13,11 +13,11 @@ from gguf import GGMLQuantizationType as Type
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.random_models.gguf_decoder import GgufModel, write_model
 from fastovms.errors import ConfigurationError
 from fastovms.gguf import reader
 from fastovms.gguf.reader import read_gguf
 from tests.gguf.raw_head import entry, head, string, tensor
-from tests.gguf.tiny_models import TinyModel, write_model
 
 # The content of GGUF files, and the refusal of damaged ones.
 
@@ -35,7 +35,7 @@ def test_metadata_is_read_by_type(tmp_path: Path) -> None:
 
 
 def test_tensors_are_read_with_shape_type_and_rows(tmp_path: Path) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel(types=(Type.Q4_0, Type.F16)))
+    write_model(tmp_path / "m.gguf", GgufModel(types=(Type.Q4_0, Type.F16)))
     file = read_gguf(tmp_path / "m.gguf")
     for expected in gguf.GGUFReader(tmp_path / "m.gguf").tensors:
         info = file.tensors[expected.name]
@@ -89,7 +89,7 @@ def test_a_head_of_gigabytes_is_refused(
 
 @pytest.mark.parametrize("kind", [Type.F16, Type.Q8_0])
 def test_a_file_that_was_cut_is_refused(tmp_path: Path, kind: Type) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel(types=(kind,)))
+    write_model(tmp_path / "m.gguf", GgufModel(types=(kind,)))
     whole = (tmp_path / "m.gguf").read_bytes()
     assert read_gguf(tmp_path / "m.gguf").tensors
     for size in (len(whole) - 100, len(whole) // 2):
@@ -101,8 +101,8 @@ def test_a_file_that_was_cut_is_refused(tmp_path: Path, kind: Type) -> None:
 
 
 def test_any_part_of_a_split_file_loads_the_whole_model(tmp_path: Path) -> None:
-    write_model(tmp_path / "whole.gguf", TinyModel())
-    write_model(tmp_path / "m.gguf", TinyModel(), tensors_per_part=10)
+    write_model(tmp_path / "whole.gguf", GgufModel())
+    write_model(tmp_path / "m.gguf", GgufModel(), tensors_per_part=10)
     whole, parts = read_gguf(tmp_path / "whole.gguf"), sorted(tmp_path.glob("m-*-of-*.gguf"))
     assert len(parts) == 3
     for part in parts:

@@ -11,11 +11,11 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 
 from bench.common.numpy_decoder import NumpyDecoder
-from tests.gguf.tiny_models import TOKENS, TinyModel, write_model
+from bench.random_models.gguf_decoder import TOKENS, GgufModel, write_model
 from tests.real_server import start_server, stop_server
 
 PROMPT = "hell there"
-MODEL = TinyModel(
+MODEL = GgufModel(
     types=(Type.Q4_K, Type.Q6_K),
     biases=("attn_q", "attn_k", "attn_v"),
     settings={"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0},
@@ -60,7 +60,7 @@ def test_answers_of_a_served_gguf_file_equal_its_weights(gguf_file: Path) -> Non
 
 
 def test_serving_an_unsupported_file_fails_with_one_line(tmp_path: Path) -> None:
-    write_model(tmp_path / "m.gguf", TinyModel(settings={"expert_count": 8}))
+    write_model(tmp_path / "m.gguf", GgufModel(settings={"expert_count": 8}))
     command = [sys.executable, "-m", "fastovms", "serve", str(tmp_path / "m.gguf"), "--port", "0"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2

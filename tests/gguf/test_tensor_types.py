@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
 
+from bench.random_models.gguf_decoder import FIRST_SCALE, WITH_MINIMUM, random_rows
 from fastovms.gguf.tensor_types import TENSOR_TYPES, TYPE_NAMES, TensorType
-from tests.gguf.tiny_models import FIRST_SCALE, WITH_MINIMUM, random_rows
 
 # Groups of integers and scales are the numbers that llama.cpp's own package reads.
 

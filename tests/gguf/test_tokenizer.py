@@ -12,6 +12,7 @@ import openvino as ov
 import pytest
 import tokenizers
 
+from bench.random_models.gguf_decoder import BYTE_PAIRS
 from fastovms.errors import ConfigurationError
 from fastovms.gguf.converter import named_ids
 from fastovms.gguf.tokenizer import (
@@ -22,7 +23,6 @@ from fastovms.gguf.tokenizer import (
 )
 from fastovms.text.detokenizer import TableDetokenizer
 from fastovms.text.tokenizer import Tokenizer
-from tests.gguf.tiny_models import BYTE_PAIRS
 from tests.gguf.tiny_tokenizers import TEXTS, byte_pairs, sentencepiece
 
 # The conversion of a file's tokenizer, and its refusals.

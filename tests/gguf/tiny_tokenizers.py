@@ -8,7 +8,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Any
 
-from tests.gguf.tiny_models import byte_tokens
+from bench.random_models.gguf_decoder import byte_tokens
 
 TEXTS = [
     "hello there, hello world",

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from openvino import opset13
 
 from bench.models import write_model
+from bench.random_models.gguf_decoder import TINY, GgufModel
+from bench.random_models.gguf_decoder import write_model as write_gguf
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from fastovms.engine.kernels import compiler
@@ -50,8 +52,6 @@ from fastovms.parts.decode_kernels.step_program import (
     AdaptedStepRunner,
     StepProgramRunner,
 )
-from tests.gguf.tiny_models import HIDDEN, TinyModel
-from tests.gguf.tiny_models import write_model as write_gguf
 
 TEXT = array("q", (40 + n % 60 for n in range(700)))
 COMPRESSED = {
@@ -197,13 +197,13 @@ def test_logits_of_a_scored_prompt_are_in_the_order_of_the_request(
 def test_types_of_gguf_that_fit_6_bits_are_packed_with_6(
     kind: Type, kernels: Kernels, tmp_path: Path
 ) -> None:
-    write_gguf(tmp_path / "model.gguf", TinyModel(types=(kind,)))
+    write_gguf(tmp_path / "model.gguf", GgufModel(types=(kind,)))
     convert(tmp_path / "model.gguf", tmp_path)
     properties = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f16"}
     plain = load_model(tmp_path, properties=properties)
     found = compile_few_rows(plain, WeightStore(kernels))
     assert found is not None
-    long = [matrix for matrix in found.store.matrices if matrix.num_columns == HIDDEN]
+    long = [matrix for matrix in found.store.matrices if matrix.num_columns == TINY.hidden]
     assert {matrix.kind.weight_bits for matrix in long} == {6}  # shorter rows are in Q8_0
     expected = decode(plain.twin(), 2, 1)
     logits = decode(with_kernels(plain, found.whole), 2, 1)

@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType as Type
 from openvino import opset13
 
 from bench.models import write_model
+from bench.random_models import gguf_decoder
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from fastovms.engine.kernels.assembler import WeightStore
@@ -28,7 +29,6 @@ from fastovms.parts.decode_kernels import check, few_rows
 from fastovms.parts.decode_kernels.few_rows import FewRowVariants, compile_few_rows
 from fastovms.system.disk import DiskCache
 from tests.engine.model.test_few_rows import decode, with_kernels
-from tests.gguf import tiny_models
 
 SHAPE = replace(SHAPES["tiny-moe"], num_hidden_layers=3)
 PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f16"}
@@ -53,21 +53,21 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         return load_model(EXPORTS / request.param, properties=PROPERTIES)
     directory = tmp_path_factory.mktemp("model")
     if request.param in ("qwen3moe", "gpt-oss"):  # GGUF, whose router is not quantized
-        assert SHAPE.num_experts == tiny_models.EXPERTS
-        file, tokens = directory / "m.gguf", [*tiny_models.TOKENS, *map(str, range(1000, 1249))]
+        assert SHAPE.num_experts == gguf_decoder.TINY.num_experts
+        file, tokens = directory / "m.gguf", [*gguf_decoder.TOKENS, *map(str, range(1000, 1249))]
         vocabulary = {
-            **tiny_models.BYTE_PAIRS,
+            **gguf_decoder.BYTE_PAIRS,
             "tokenizer.ggml.tokens": tokens,
             "tokenizer.ggml.token_type": [1] * len(tokens),
         }
-        tiny = tiny_models.TinyModel("qwen3moe", types=(Type.Q8_0,), tokenizer=vocabulary)
+        tiny = gguf_decoder.GgufModel("qwen3moe", types=(Type.Q8_0,), tokenizer=vocabulary)
         if request.param == "gpt-oss":
             window, biases = {"attention.sliding_window": 9}, ("attn_q", "attn_output")
             types = (Type.Q8_0, Type.MXFP4)
             tiny = replace(
                 tiny, architecture="gpt-oss", types=types, settings=window, biases=biases
             )
-        tiny_models.write_model(file, tiny)
+        gguf_decoder.write_model(file, tiny)
         return load_model(model_directory(file, DiskCache(None), directory), properties=PROPERTIES)
     weight_format, _, shared = request.param.partition(", ")
     shape = replace(SHAPE, weight_format=weight_format, shared_expert=bool(shared))
@@ -104,7 +104,7 @@ def with_other_normalization(program: Any) -> None:
 
 
 def with_first_expert_for_all(program: Any) -> None:
-    program[program[:, Field.OPCODE] == Opcode.EXPERTS, Field.A_STRIDE] = 0
+    program[program[:, Field.OPCODE] == Opcode.TINY.num_experts, Field.A_STRIDE] = 0
 
 
 def with_the_scores_of_others(program: Any) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from openvino import opset13
 from openvino import opset13 as ops
 
+from bench.random_models.gguf_decoder import GgufModel, write_model
 from bench.random_models.graph import LlamaGraph
 from bench.random_models.shapes import SHAPES
 from fastovms.engine.model.compilation import (
@@ -52,7 +53,6 @@ from tests.engine.model.graphs import (
     recurrent_model,
     with_output,
 )
-from tests.gguf.tiny_models import TinyModel, write_model
 
 # Positions that a graph counts itself become those of its tokens, in graphs made for the test.
 
@@ -132,7 +132,7 @@ def test_inputs_have_the_names_that_steps_have(name: str, has_states: bool) -> N
 def test_group_sizes_follow_the_types_of_a_gguf_file(
     types: tuple[Type, ...], of_activations: int, of_int4: int | None, tmp_path: Path
 ) -> None:
-    write_model(tmp_path / "model.gguf", TinyModel(types=types))
+    write_model(tmp_path / "model.gguf", GgufModel(types=types))
     directory = tmp_path / "model"
     directory.mkdir()
     convert(tmp_path / "model.gguf", directory)

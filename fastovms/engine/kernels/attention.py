@@ -685,7 +685,8 @@ def _weigh(scores, stride, count, num, tops, totals, factors):
     for t in range(count):
         s = floats_at(scores + 4 * t * stride)
         for n in range(num):
-            factor[n] = max(factor[n], s[n])
+            # LLVM vectorizes this comparison, but not `max`.
+            factor[n] = s[n] if s[n] > factor[n] else factor[n]
     for n in range(num):
         shrunk = exponential(top[n] - factor[n])
         top[n] = factor[n]

@@ -161,7 +161,7 @@ class Assembler:
         self._outputs = {port_of(port): num_inputs + i for i, port in enumerate(segment.outputs)}
         borders = [*segment.inputs, *segment.outputs]
         self._strides = [port.get_partial_shape()[-1].get_length() for port in borders]
-        self._quantized: tuple[Place, int, int] | None = None
+        self._quantized: tuple[Place, int, int, int, int] | None = None
         self._max_columns = 0
 
     def add(self, step: Step) -> None:
@@ -233,7 +233,8 @@ class Assembler:
     def _multiply(self, products: Sequence[Step]) -> None:
         matrix = self._store.matrix(products)
         source = self._places[port_of(products[0].sources[0])]
-        form = (matrix.columns, matrix.kind.activation_bits)
+        kind = matrix.kind
+        form = (matrix.columns, kind.activation_bits, 0, int(kind.has_chunk_form))
         if self._quantized != (source, *form):
             self._emit(Opcode.QUANTIZE, source, source, source, matrix.num_columns, *form)
             self._quantized = source, *form
@@ -258,6 +259,7 @@ class Assembler:
             matrix.kind.weight_bits,
             matrix.kind.form,
             min(num_parts, matrix.num_blocks),
+            int(kind.has_chunk_form),
         )
         self._constants.append(matrix)
         start = target.start

@@ -13,13 +13,21 @@ import numba
 from llvmlite.binding import get_host_cpu_name
 from numba import float32, int64, uint8, void
 
-from fastovms.engine.kernels import attention, low_rank, packing, products, programs
+from fastovms.engine.kernels import (
+    attention,
+    chunk_products,
+    low_rank,
+    packing,
+    products,
+    programs,
+)
 
 _CPUINFO: Final = Path("/proc/cpuinfo")
 
 _NEEDED: Final = {
     "avx512_vnni": frozenset({"avx512_vnni", "avx512bw", "avx512vl"}),
     "avx_vnni": frozenset({"avx_vnni"}),
+    "avx512": frozenset({"avx512f", "avx512bw", "avx512vl", "fma", "f16c"}),
     "avx2": frozenset({"avx2", "fma", "f16c"}),
 }
 """The CPU flags that each instruction set needs, the fastest set first."""
@@ -54,6 +62,8 @@ class Kernels:
     Attributes:
         instructions: one of `INSTRUCTION_SETS`.
         product: the address of the matrix multiplication; see `products.multiply_avx2`.
+        chunk_product: the address of `chunk_products.chunk_product_of`'s function; 0 = activations
+            of chunks have as many bits as others.
         low_rank: the address of `low_rank.multiply_low_rank`.
         attend: the address of the function that `attention.attention_of` returns.
         run: see `programs.run_program`.
@@ -65,6 +75,7 @@ class Kernels:
 
     instructions: str
     product: int
+    chunk_product: int
     low_rank: int
     attend: int
     run: Callable[..., None]
@@ -86,13 +97,18 @@ def compile_kernels(instructions: str, num_threads: int) -> Kernels:
         "avx512_vnni": products.multiply_avx512_vnni,
         "avx_vnni16": products.multiply_avx_vnni16,
         "avx512_vnni16": products.multiply_avx512_vnni16,
+        "avx512": products.multiply_avx512,
     }[instructions]
     signature = void(*[int64] * programs.PRODUCT_ARGUMENTS)
     compile_function = numba.cfunc(signature, nopython=True, cache=True)
     product, adapt = compile_function(multiply), compile_function(low_rank.multiply_low_rank)
+    lanes = attention.MAX_LANES if instructions.startswith("avx512") else 8
     attend = numba.cfunc(
         void(*[int64] * attention.ARGUMENTS), nopython=True, cache=True, error_model="numpy"
-    )(attention.attention_of(attention.MAX_LANES if instructions.startswith("avx512") else 8))
+    )(attention.attention_of(lanes))
+    chunk_product = None
+    if "vnni" not in instructions:
+        chunk_product = compile_function(chunk_products.chunk_product_of(lanes))
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "cache": True}
     run = numba.njit(
         [void(int64[:, ::1], int64[:, ::1], int64, int64[::1], int64, int64[::1], int64)],
@@ -107,11 +123,12 @@ def compile_kernels(instructions: str, num_threads: int) -> Kernels:
     return Kernels(
         instructions,
         product.address,
+        0 if chunk_product is None else chunk_product.address,
         adapt.address,
         attend.address,
         run,
         pack,
         address_of,
         num_threads,
-        (product, adapt, attend),
+        (product, chunk_product, adapt, attend),
     )

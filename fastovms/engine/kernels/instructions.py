@@ -14,11 +14,13 @@ class Opcode(IntEnum):
     QUANTIZE = 0
     """Quantizes A for the following products. `P0` is the group size in columns, `P1` the bits of
     an integer. Each head of a row becomes a row. If `P2` is not 0, it is the number of experts, and
-    the rows are the pairs of choice C."""
+    the rows are the pairs of choice C. If `P3` is 1 and the step has a `CHUNK_PRODUCT`, more than
+    `MAX_FEW_ROWS` rows are quantized for it."""
     PRODUCT = 1
     """Multiplies the rows of the last `QUANTIZE` by a weight matrix. `P0` to `P5` are the address
     of the weights, the numbers of blocks, of groups and of units in a group, the bits of a weight,
-    and `ProductKind.form`; `P6` is the number of chunks for threads."""
+    and `ProductKind.form`; `P6` is the number of chunks for threads. `P7` is `P3` of that
+    `QUANTIZE`."""
     ADD = 2
     MULTIPLY = 3
     ADD_CONSTANT = 4
@@ -169,4 +171,10 @@ class StepField(IntEnum):
     """The length of a context segment in tokens: the work of one thread in attention."""
     TILE = 19
     """The maximum number of tokens of a sequence whose attention is computed together."""
-    CACHES = 20
+    CHUNK_PRODUCT = 20
+    """The address of the function of `chunk_products.chunk_product_of`; 0 = none."""
+    CACHES = 21
+
+
+MAX_FEW_ROWS: Final = 32
+"""The maximum number of rows that are quantized to the bits that `QUANTIZE` names."""

@@ -3,7 +3,7 @@
 A block has as many rows of weights as a vector has lanes. Integers are multiplied and summed
 exactly within a group; each group's sum is scaled in f32. Activations have
 
-- 16 bits with AVX2, and where 8 bits are too imprecise: `pmaddwd` or `vpdpwssd` sum pairs of
+- 16 bits without VNNI, and where 8 bits are too imprecise: `pmaddwd` or `vpdpwssd` sum pairs of
   products. On two Zen 3 cores this is as precise as f32, and bound by memory for one row, as 8 bits
   would be. With 4 rows and 4-bit weights, 8 bits would take 0.6 of the time.
 - 8 bits with VNNI: `vpdpbusd` sums groups of four products, as in OpenVINO.
@@ -44,7 +44,14 @@ from fastovms.engine.kernels.vectors import (
     i64,
 )
 
-INSTRUCTION_SETS: Final = ("avx2", "avx_vnni", "avx512_vnni", "avx_vnni16", "avx512_vnni16")
+INSTRUCTION_SETS: Final = (
+    "avx2",
+    "avx_vnni",
+    "avx512_vnni",
+    "avx_vnni16",
+    "avx512_vnni16",
+    "avx512",
+)
 """The supported instruction sets. Those that end in 16 use 16-bit activations, except for symmetric
 4-bit weights."""
 
@@ -105,7 +112,7 @@ class ProductKind:
         """The bits of a quantized activation."""
         if self.instructions.endswith("16"):
             return 8 if self.weight_bits == 4 and not self.has_zero_points else 16
-        return 16 if self.instructions == "avx2" else 8
+        return 8 if "vnni" in self.instructions else 16
 
     @property
     def num_lanes(self) -> int:
@@ -126,6 +133,11 @@ class ProductKind:
     def is_unsigned(self) -> bool:
         """Whether weights are stored as unsigned integers, with `MIDDLE` added to signed ones."""
         return self.weight_bits != 8 or self.activation_bits == 8
+
+    @property
+    def has_chunk_form(self) -> bool:
+        """Whether `chunk_products` multiplies such weights."""
+        return self.weight_bits == 4 and self.activation_bits == 16 and not self.is_e2m1
 
     @property
     def header_size(self) -> int:
@@ -343,10 +355,11 @@ class _Emitter(VectorCode):
         """Returns `total` plus the products of pairs of 16-bit integers."""
         builder = self.builder
         pairs = builder.bitcast(activations, self._i16)
-        if self.kind.num_lanes == 16:
+        if "avx512_vnni" in self.kind.instructions:
             name, kinds = "llvm.x86.avx512.vpdpwssd.512", [self._i32, self._i16, self._i16]
             return builder.call(self.function(name, self._i32, kinds), [total, weights, pairs])
-        multiply = self.function("llvm.x86.avx2.pmadd.wd", self._i32, [self._i16, self._i16])
+        name = "avx512.pmaddw.d.512" if self.kind.num_lanes == 16 else "avx2.pmadd.wd"
+        multiply = self.function(f"llvm.x86.{name}", self._i32, [self._i16, self._i16])
         products = builder.call(multiply, [weights, pairs])
         if self.num_rows == 1:
             return builder.add(total, products)
@@ -538,4 +551,11 @@ def multiply_avx512_vnni16(
     """Multiplies blocks with AVX512-VNNI and 16-bit activations; see `_multiply_blocks`."""
     _multiply_blocks(
         4, 16, 2, 1, w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end
+    )
+
+
+def multiply_avx512(w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end):
+    """Multiplies blocks with AVX-512 without VNNI; see `_multiply_blocks`."""
+    _multiply_blocks(
+        5, 16, 2, 2, w, x, sums, scales, y, groups, units, stride, rows, bits, form, first, end
     )

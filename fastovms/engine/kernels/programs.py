@@ -21,6 +21,7 @@ from fastovms.engine.kernels.agreement import fetch_add as _fetch_add
 from fastovms.engine.kernels.agreement import pause as _pause
 from fastovms.engine.kernels.agreement import sched_yield as _sched_yield
 from fastovms.engine.kernels.agreement import store as _store
+from fastovms.engine.kernels.chunk_products import UNIT
 from fastovms.engine.kernels.experts import (
     add_of_experts,
     begins_of,
@@ -29,7 +30,7 @@ from fastovms.engine.kernels.experts import (
     multiply_floats,
     rows_of,
 )
-from fastovms.engine.kernels.instructions import Field, Opcode, StepField
+from fastovms.engine.kernels.instructions import MAX_FEW_ROWS, Field, Opcode, StepField
 from fastovms.engine.kernels.memory import (
     bytes_at,
     floats_at,
@@ -38,6 +39,7 @@ from fastovms.engine.kernels.memory import (
     narrowed,
     shorts_at,
 )
+from fastovms.engine.kernels.rounding import quantize8, quantize16, quantize_chunk
 from fastovms.engine.kernels.row_operations import apply_operation, copy_row, exponential
 from fastovms.engine.kernels.states import (
     COLUMNS,
@@ -67,43 +69,15 @@ _WAITS_BEFORE_YIELD: Final = 1000
 
 
 @_helper
-def _quantize16(source, width, columns, target, sums, scales):
-    x, q, t, s = floats_at(source), shorts_at(target), integers_at(sums), floats_at(scales)
-    for group in range(width // columns):
-        first = group * columns
-        largest = np.float32(0)
-        for k in range(first, first + columns):
-            largest = max(largest, abs(x[k]))
-        inverse = np.float32(32767) / largest if largest > 0 else np.float32(0)
-        total = np.int32(0)
-        for k in range(first, first + columns):
-            value = np.int32(np.rint(x[k] * inverse))
-            q[k] = np.int16(value)
-            total += value
-        t[group] = total
-        s[group] = largest / np.float32(32767)
+def _is_chunk(program, num_rows, step, i, field):
+    """Returns whether the activations of an instruction are those of `chunk_products`."""
+    return num_rows > MAX_FEW_ROWS and program[i, field] > 0 and step[StepField.CHUNK_PRODUCT] > 0
 
 
 @_helper
-def _quantize8(source, width, columns, target, sums, scales):
-    x, q, t, s = floats_at(source), bytes_at(target), integers_at(sums), floats_at(scales)
-    for group in range(width // columns):
-        first = group * columns
-        largest = np.float32(0)
-        for k in range(first, first + columns):
-            largest = max(largest, abs(x[k]))
-        inverse = np.float32(127) / largest if largest > 0 else np.float32(0)
-        total = np.int32(0)
-        for k in range(first, first + columns):
-            value = np.int32(np.rint(x[k] * inverse))
-            q[k] = np.int8(value)
-            total += value
-        t[group] = total
-        s[group] = largest / np.float32(127)
-
-
-@_helper
-def _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk):
+def _multiply_chunk(program, buffers, num_rows, scratch, product, step, i, chunk):
+    if _is_chunk(program, num_rows, step, i, Field.P7):
+        product = step[StepField.CHUNK_PRODUCT]
     out = program[i, Field.OUT]
     num_blocks, num_chunks = program[i, Field.P1], program[i, Field.P6]
     _call(
@@ -496,7 +470,7 @@ def _num_chunks(program, num_rows, step, i):
 def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk):
     opcode = program[i, Field.OPCODE]
     if opcode == Opcode.PRODUCT:
-        _multiply_chunk(program, buffers, num_rows, scratch, product, i, chunk)
+        _multiply_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
     elif opcode == Opcode.EXPERTS:
         _multiply_expert_chunk(program, buffers, scratch, product, i, chunk)
     elif opcode == Opcode.FLOAT_PRODUCT:
@@ -519,7 +493,7 @@ def _compute_chunk(program, buffers, num_rows, scratch, product, step, i, chunk)
         first = chunk * _ROWS_OF_CHUNK
         end = min(first + _ROWS_OF_CHUNK, num_rows)
         if opcode == Opcode.QUANTIZE:
-            _quantize(program, buffers, first, end, scratch, i)
+            _quantize(program, buffers, first, end, num_rows, scratch, step, i)
         else:
             _apply_to_rows(program, buffers, first, end, i)
 
@@ -567,11 +541,12 @@ def _compute_with_others(program, buffers, num_rows, scratch, product, step, i, 
 
 
 @_helper
-def _quantize(program, buffers, first, end, scratch, i):
+def _quantize(program, buffers, first, end, num_rows, scratch, step, i):
     """Quantizes the rows `first` to `end` - 1, or all pairs for an instruction of experts."""
     integers, sums, scales = scratch[0], scratch[1], scratch[2]
     a, width, columns = program[i, Field.A], program[i, Field.WIDTH], program[i, Field.P0]
     heads, num_experts = program[i, Field.HEADS], program[i, Field.P2]
+    is_chunk = _is_chunk(program, num_rows, step, i, Field.P3)
     choice, first, end = buffers[program[i, Field.C], 0], first * heads, end * heads
     if num_experts > 0:
         first = np.int64(0)
@@ -583,11 +558,14 @@ def _quantize(program, buffers, first, end, scratch, i):
         source = buffers[a, 0] + 4 * (program[i, Field.A_START] + row * buffers[a, 1])
         source += 4 * (n % heads) * program[i, Field.A_STRIDE]
         at = 4 * n * (width // columns)
-        if program[i, Field.P1] == 8:
-            _quantize8(source, width, columns, integers + n * width, sums + at, scales + at)
+        if is_chunk:
+            by_unit = scales + 4 * n * (width // UNIT)
+            quantize_chunk(source, width, columns, integers + n * width, sums + at, by_unit)
+        elif program[i, Field.P1] == 8:
+            quantize8(source, width, columns, integers + n * width, sums + at, scales + at)
         else:
             target = integers + 2 * n * width
-            _quantize16(source, width, columns, target, sums + at, scales + at)
+            quantize16(source, width, columns, target, sums + at, scales + at)
 
 
 @_helper

@@ -14,6 +14,7 @@ import math
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 import numpy as np
@@ -21,6 +22,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from fastovms.engine.kernels.assembler import WeightStore, assemble
+from fastovms.engine.kernels.chunk_products import CHUNK_BITS
 from fastovms.engine.kernels.instructions import Opcode
 from fastovms.engine.kernels.matrices import decompressed
 from fastovms.engine.kernels.operation import Workspace
@@ -228,29 +230,40 @@ def _why_less_exact(model: PagedModel, variants: FewRowVariants, *, is_long: boo
     starts = (0, _text_length(model.graph, block_size)) if is_long else (0,)
     exact = [list(_logits_after(reference, start)) for start in starts]
     del reference  # free the memory before the next model is compiled
-    least = _EXACT[min(each.kind.activation_bits for each in variants.store.matrices)]
+    matrices = variants.store.matrices
+    fewest = min(each.kind.activation_bits for each in matrices)
+    has_short = any(each.kind.has_chunk_form for each in matrices)
+    of_chunks = CHUNK_BITS if has_short and variants.store.kernels.chunk_product else fewest
+    limits = (_EXACT[fewest], _EXACT[of_chunks])
     for start, expected in zip(starts, exact, strict=True):
         has_experts = bool(variants.store.experts)
         theirs = _errors(expected, model.twin(), start, has_experts=has_experts)
         for makers in _ways(variants):
-            own = _with_kernels(model, makers)
-            ours = _errors(expected, own, start, has_experts=has_experts)
-            for name, size in (("on average", _root_mean_square), ("at most", np.max)):
-                limit = _FACTOR * max(float(size(theirs)), least)
-                if not float(size(ours)) <= limit:  # not `>`: it may be NaN
+            ours = _errors(expected, _with_kernels(model, makers), start, has_experts=has_experts)
+            kinds = list(zip(ours, theirs, limits, strict=True))
+            sizes = (("on average", _root_mean_square), ("at most", np.max))
+            for (name, size), (mine, openvinos, least) in product(sizes, kinds):
+                own, other = float(size(mine)), float(size(openvinos))
+                if not own <= _FACTOR * max(other, least):  # not `>`: it may be NaN
                     return (
-                        f"after {start} tokens logits differ from f32 by {size(ours):.2g} of their "
-                        f"deviation {name}, OpenVINO's by {size(theirs):.2g}"
+                        f"after {start} tokens logits differ from f32 by {own:.2g} of their "
+                        f"deviation {name}, OpenVINO's by {other:.2g}"
                     )
     return None
 
 
 def _errors(
     expected: Sequence[Floats], model: PagedModel, start: int, *, has_experts: bool
-) -> NDArray[np.float64]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Returns the errors of a model's steps after a text of `start` tokens, or, with experts, of
-    rows without the largest ones: two experts whose scores are nearly equal may change places."""
-    pairs = zip(expected, _logits_after(model, start), strict=True)
+    rows without the largest ones: two experts whose scores are nearly equal may change places.
+    The second array is of the two steps of the last size, which are computed as chunks are."""
+    pairs = list(zip(expected, _logits_after(model, start), strict=True))
+    few, chunks = (_errors_of(steps, has_experts) for steps in (pairs[:-2], pairs[-2:]))
+    return few, chunks
+
+
+def _errors_of(pairs: Sequence[tuple[Floats, Floats]], has_experts: bool) -> NDArray[np.float64]:
     if not has_experts:
         return np.array([_error(one, found) for one, found in pairs])
     rows = [np.square(one - found).mean(-1) / one.var() for one, found in pairs]

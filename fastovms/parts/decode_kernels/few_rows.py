@@ -75,6 +75,7 @@ measured number, and numbers above the last one get its gain."""
 _EXACT_INSTRUCTIONS: Final = {
     "avx512_vnni": "avx512_vnni16",
     "avx_vnni": "avx_vnni16",
+    "avx512": "avx512",
     "avx2": "avx2",
 }
 """The instructions for models with zero points in some weights, by the fastest ones. With 8-bit
@@ -383,8 +384,10 @@ def gains(
     found: dict[int, float] = {}
     for num_tokens in _MEASURED:
         previous = _MEASURED[max(_MEASURED.index(num_tokens) - 1, 0)]
-        if num_tokens > max_tokens or max(found, default=_MEASURED[2]) < previous:
-            break  # the gain falls with the number of tokens
+        # The gain falls with the number of tokens, but chunks have code of their own.
+        is_slower = max(found, default=_MEASURED[2]) < previous
+        if num_tokens > max_tokens or (is_slower and num_tokens <= MAX_ROWS):
+            continue
         before_each()
         case = MeasuredStep(num_tokens, CONTEXT, 1)
         if num_tokens > MAX_ROWS:  # a chunk of a prompt

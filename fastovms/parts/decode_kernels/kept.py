@@ -8,11 +8,14 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from fastovms.engine.kernels.chunk_products import CHUNK_BITS
+from fastovms.engine.kernels.compiler import Kernels, compile_kernels
 from fastovms.engine.kernels.matrices import Room
 from fastovms.engine.model.devices import available_memory
 from fastovms.system.disk import open_file, read_file
@@ -70,7 +73,8 @@ class CachedWeights:
     """
 
     def __init__(self, entry: Path) -> None:
-        self.facts: dict[str, Any] = json.loads(read_file(entry / _INDEX))
+        self._index = entry / _INDEX
+        self.facts: dict[str, Any] = json.loads(read_file(self._index))
         descriptor = open_file(entry / _WEIGHTS, os.O_RDONLY)
         try:
             size = os.fstat(descriptor).st_size
@@ -85,6 +89,21 @@ class CachedWeights:
             mapped.madvise(mmap.MADV_WILLNEED)
         self._data = np.frombuffer(mapped, np.uint8)
         self._places = {tuple(names): (at, size) for names, at, size in self.facts["places"]}
+
+    def kernels(self, num_threads: int) -> Kernels:
+        """Returns the kernels that read the weights. Raises KeyError if it is not known which;
+        Exception as `compile_kernels` does."""
+        kernels = compile_kernels(self.facts["instructions"], num_threads)
+        has_chunk_product = self.facts["chunk_bits"] == CHUNK_BITS
+        return kernels if has_chunk_product else replace(kernels, chunk_product=0)
+
+    def forbid_chunk_product(self) -> None:
+        """Stores that chunks need activations of more bits than `chunk_products` has. Raises
+        OSError if the file cannot be written."""
+        self.facts["chunk_bits"] = 0
+        new = self._index.with_suffix(".new")
+        new.write_text(json.dumps(self.facts))
+        new.replace(self._index)
 
     def room_for(self, names: Names, size: int) -> Room:
         """Returns the stored weights of these products. Raises ValueError if the entry does not

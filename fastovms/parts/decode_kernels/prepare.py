@@ -60,7 +60,7 @@ _SHARE: Final = 8
 
 _MAX_WAIT: Final = 5.0
 
-_FORMAT: Final = 8
+_FORMAT: Final = 9
 """The version of the stored data and of their check; a new version invalidates old entries."""
 
 PACKED: Final = "packed"
@@ -265,6 +265,7 @@ class DecodeKernels(BackendExtension):
             variants = self._variants(entry)
             if check.differs(model, variants, wait):
                 _result_of(replace(preparation, entry=entry), may_go_on)
+                variants = self._variants(entry)  # chunks may have activations of more bits now
         except (ValueError, KeyError, TypeError, _KernelsRejectedError):
             self._cache.discard(entry)  # a later start repeats the packing
             raise
@@ -303,12 +304,11 @@ class DecodeKernels(BackendExtension):
     def _variants(self, entry: Path) -> FewRowVariants:
         """Returns the variants over the mapped weights of a cache entry; see `compile_few_rows`."""
         from fastovms.engine.kernels.assembler import WeightStore
-        from fastovms.engine.kernels.compiler import compile_kernels
         from fastovms.parts.decode_kernels.few_rows import compile_few_rows
         from fastovms.parts.decode_kernels.kept import CachedWeights
 
         kept = CachedWeights(entry)
-        kernels = compile_kernels(kept.facts["instructions"], self._model.num_threads)
+        kernels = kept.kernels(self._model.num_threads)
         store = WeightStore(kernels, kept.room_for)
         variants = compile_few_rows(
             self._model, store, has_adapters=self._has_adapters, has_operations=False
@@ -474,7 +474,7 @@ def _read_whole_steps(
     the files are corrupt; _KernelsNotCompiledError if the kernels are not in numba's cache; and the
     exceptions of `compile_kernels`."""
     from fastovms.engine.kernels.assembler import WeightStore
-    from fastovms.engine.kernels.compiler import compile_kernels, compiled_mark
+    from fastovms.engine.kernels.compiler import compiled_mark
     from fastovms.engine.kernels.whole_steps import CacheShape
     from fastovms.parts.decode_kernels.few_rows import FewRowVariants, caches_of, whole_steps
     from fastovms.parts.decode_kernels.kept import CachedWeights
@@ -483,7 +483,7 @@ def _read_whole_steps(
     mark = compiled_mark(kept.facts["instructions"])
     if mark is None or not mark.exists():
         raise _KernelsNotCompiledError
-    kernels = compile_kernels(kept.facts["instructions"], kept.facts["num_threads"])
+    kernels = kept.kernels(kept.facts["num_threads"])
     store = WeightStore(kernels, kept.room_for)
     cache = kept.facts["cache"]
     makers, adapted, _ = whole_steps(

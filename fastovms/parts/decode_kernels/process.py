@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import openvino as ov
 
 from fastovms.backends.processes import receive, send
 from fastovms.engine.kernels.assembler import WeightStore
+from fastovms.engine.kernels.chunk_products import CHUNK_BITS
 from fastovms.engine.kernels.compiler import compiled_mark, find_instructions
 from fastovms.engine.model.devices import available_memory, format_size, reason_of
 from fastovms.engine.model.paging import read_paged_graph
@@ -41,8 +42,14 @@ def prepare(given: Preparation) -> Prepared:
         mark.touch()
     if given.entry is not None:
         model = check.compile_whole(paged, given.device, given.precisions)
-        store = WeightStore(kernels, CachedWeights(given.entry).room_for)
+        kept = CachedWeights(given.entry)
+        store = WeightStore(kept.kernels(given.num_threads), kept.room_for)
         wrong = check.why_wrong(model, store, is_long=False)
+        if wrong is not None and store.kernels.chunk_product:
+            store.kernels = replace(store.kernels, chunk_product=0)
+            wrong = check.why_wrong(model, store, is_long=False)
+            if wrong is None:
+                kept.forbid_chunk_product()
         return Prepared(given.entry if wrong is None else None, wrong or "")
 
     def fill(directory: Path) -> None:
@@ -57,7 +64,7 @@ def prepare(given: Preparation) -> Prepared:
             raise _UnusableError(
                 f"packed weights need {needed}, but only {room} of memory are free"
             )
-        facts = {
+        facts: dict[str, object] = {
             "instructions": kernels.instructions,
             "num_threads": given.num_threads,
             "cache": None if shape is None else asdict(shape),
@@ -66,9 +73,14 @@ def prepare(given: Preparation) -> Prepared:
         with written_weights(directory, facts) as written:
             store = WeightStore(kernels, written.room_for)
             pack_weights(paged, store, shape)
-        wrong = check.wrong_experts(paged, store) or check.why_wrong(layers, store)
-        if wrong is not None:
-            raise _UnusableError(wrong)
+            wrong = check.wrong_experts(paged, store) or check.why_wrong(layers, store)
+            if wrong is not None and kernels.chunk_product:
+                # Chunks may need activations of more bits.
+                store.kernels = replace(kernels, chunk_product=0)
+                wrong = check.wrong_experts(paged, store) or check.why_wrong(layers, store)
+            if wrong is not None:
+                raise _UnusableError(wrong)
+            facts["chunk_bits"] = CHUNK_BITS if store.kernels.chunk_product else 0
 
     with given.caches[0].exclusive(PACKED, given.key):
         for cache in given.caches:

@@ -24,6 +24,10 @@ enough row tiles for all threads, and their partial results would need much memo
 
 _WHOLE_TEXT: Final = 1 << 40
 
+_MAX_LONG_CHUNK: Final = 16
+"""See `Runner.max_long_chunk`. CPUs with VNNI may have OpenVINO compute attention in bf16. With
+those without it, our attention of chunks is no slower."""
+
 _TILE: Final = 8
 """The maximum number of rows that attend together in a step of few tokens."""
 
@@ -41,10 +45,6 @@ class StepProgramRunner:
 
     max_context_len: int | None = None
 
-    max_long_chunk: int | None = 16
-    """With AVX-512, attention took 0.59 of OpenVINO's time per context token for a chunk of 5
-    tokens, and 1.06 for one of 16. Larger chunks were measured only with AVX2."""
-
     def __init__(self, step: WholeStep, before: ov.CompiledModel, workspace: Workspace) -> None:
         self._step = step
         self._workspace = workspace
@@ -57,10 +57,13 @@ class StepProgramRunner:
         self._states: Floats | None = None
         if step.states is not None:
             self._states = np.empty((0, step.program.strides[step.states]), np.float32)
+        has_vnni = "vnni" in workspace.kernels.instructions
+        self.max_long_chunk = _MAX_LONG_CHUNK if has_vnni else None
         self._num_tokens = 0
         self._fields = np.zeros(StepField.CACHES + len(step.caches), np.int64)
         self._reserve(workspace.max_rows)
         self._fields[StepField.ATTEND] = workspace.kernels.attend
+        self._fields[StepField.CHUNK_PRODUCT] = workspace.kernels.chunk_product
         instructions = step.program.instructions
         attending = instructions[instructions[:, Field.OPCODE] == Opcode.ATTEND]
         sizes = attending[:, Field.HEADS] * (attending[:, Field.P2] + 2)

@@ -10,9 +10,16 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fastovms.engine.kernels.chunk_products import UNIT
 from fastovms.engine.kernels.compiler import Kernels
 from fastovms.engine.kernels.experts import choice_size
-from fastovms.engine.kernels.instructions import NUM_FIELDS, Field, Opcode
+from fastovms.engine.kernels.instructions import (
+    MAX_FEW_ROWS,
+    NUM_FIELDS,
+    Field,
+    Opcode,
+    StepField,
+)
 from fastovms.engine.kernels.matrices import PackedMatrix, pack, packed_kind
 from fastovms.engine.kernels.routers import Router
 from tests.engine.kernels.conftest import instructions_here
@@ -68,7 +75,12 @@ def product_of(kernels: Kernels, matrix: PackedMatrix, rows: Floats, num_parts: 
     result = np.full((len(rows), matrix.num_blocks * matrix.kind.num_lanes), np.nan, np.float32)
     program = [
         instruction(
-            Opcode.QUANTIZE, matrix.num_columns, matrix.columns, matrix.kind.activation_bits
+            Opcode.QUANTIZE,
+            matrix.num_columns,
+            matrix.columns,
+            matrix.kind.activation_bits,
+            0,
+            matrix.kind.has_chunk_form,
         ),
         instruction(
             Opcode.PRODUCT,
@@ -80,9 +92,12 @@ def product_of(kernels: Kernels, matrix: PackedMatrix, rows: Floats, num_parts: 
             matrix.kind.weight_bits,
             matrix.kind.form,
             num_parts,
+            matrix.kind.has_chunk_form,
         ),
     ]
-    run(kernels, program, [rows, rows, result])
+    step = np.zeros(StepField.CACHES, np.int64)
+    step[StepField.CHUNK_PRODUCT] = kernels.chunk_product
+    run(kernels, program, [rows, rows, result], step)
     return result[:, : matrix.num_rows]
 
 
@@ -108,6 +123,31 @@ def test_products_are_those_of_the_decompressed_weights(
             assert np.all(np.abs(found - seen @ matrix_values.T) <= 1e-4 * size + 1e-6), weights
             num_cases += 1
     assert num_cases == 150 * len(NUM_ROWS)
+
+
+@pytest.mark.parametrize("instructions", instructions_here())
+def test_products_of_chunks_are_those_of_activations_of_8_bits(
+    kernels_for: Callable[[str], Kernels], instructions: str
+) -> None:
+    kernels = kernels_for(instructions)
+    if not kernels.chunk_product:
+        pytest.skip("their activations always have 8 bits, or those of chunks have 16")
+    num_rows = MAX_FEW_ROWS + 5
+    for weights in all_weights():
+        kind = packed_kind(weights, instructions)
+        assert kind is not None
+        if not kind.has_chunk_form:
+            continue
+        matrix = pack([weights], kind, kernels)
+        rows = activations(num_rows, weights.num_columns)
+        found = product_of(kernels, matrix, rows, 3)
+        integers, scales = quantized(rows, UNIT, 127)
+        seen = integers * scales.repeat(UNIT, -1)
+        values = dense(weights).astype(np.float64)
+        # An activation that is nearly halfway between two integers may become either.
+        other = np.abs(rows).max() / 127 * np.abs(values).max(-1)
+        size = other + 1e-5 * np.abs(seen).sum(-1, keepdims=True)
+        assert np.all(np.abs(found - seen @ values.T) <= size), weights
 
 
 def test_products_of_6_bits_are_those_of_8(kernels: Kernels) -> None:

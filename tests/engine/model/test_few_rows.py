@@ -71,7 +71,8 @@ COMPRESSED = {
 
 @pytest.fixture(scope="module")
 def kernels() -> Kernels:
-    return compile_kernels("avx2", 2)
+    """Kernels that are as exact as f32 in steps of all sizes."""
+    return replace(compile_kernels("avx2", 2), chunk_product=0)
 
 
 CACHES = [*((name, "f16") for name in COMPRESSED), ("int8", "u8"), ("window", "u8")]
@@ -176,6 +177,16 @@ def test_logits_and_likeliest_tokens_are_openvinos(
     found = decode(ours, num_sequences, num_tokens, length=length)
     np.testing.assert_allclose(found, expected, rtol=0, atol=0.01 * expected.std())
     assert np.array_equal(found.argmax(-1), expected.argmax(-1))
+
+
+def test_chunks_by_activations_of_8_bits_are_near_openvinos(model: PagedModel) -> None:
+    found = compile_few_rows(model, WeightStore(compile_kernels("avx2", 2)))
+    assert found is not None
+    if not found.whole:
+        pytest.skip("attention is OpenVINO's")
+    expected = decode(model.twin(), 1, 40)
+    logits = decode(with_kernels(model, found.whole), 1, 40)
+    np.testing.assert_allclose(logits, expected, rtol=0, atol=0.1 * expected.std())
 
 
 @pytest.mark.parametrize("num_tokens", [40, 150])
@@ -285,6 +296,8 @@ def test_large_chunks_of_long_texts_are_left_to_openvino(
     ours: PagedModel, monkeypatch: pytest.MonkeyPatch, size: int, is_ours: bool
 ) -> None:
     monkeypatch.setattr("fastovms.engine.model.model.MAX_SHORT_TEXT", 30)
+    for runner in {own for runners in ours._few_rows.values() for own in runners}:
+        monkeypatch.setattr(runner, "max_long_chunk", 16)
     infer = Mock(side_effect=StepProgramRunner.infer, autospec=True)
     monkeypatch.setattr(StepProgramRunner, "infer", lambda *given: infer(*given))
     layout = StepLayout(ours.block_size)

@@ -36,7 +36,7 @@ PROPERTIES = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f16"}
 
 @pytest.fixture(scope="module")
 def kernels() -> Kernels:
-    return compile_kernels("avx2", 2)
+    return replace(compile_kernels("avx2", 2), chunk_product=0)
 
 
 EXPORTS = Path(__file__).parents[2] / "models" / "kernels"

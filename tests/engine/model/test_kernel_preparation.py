@@ -24,6 +24,7 @@ from fastovms.backend_stats import BackendStats
 from fastovms.backends.paged.backend import BackendExtension
 from fastovms.backends.processes import WorkerFailed
 from fastovms.config import EngineConfig
+from fastovms.engine.kernels.assembler import WeightStore
 from fastovms.engine.kernels.low_rank import pack_adapter
 from fastovms.engine.model.compilation import (
     EXACT_WEIGHTS_SIZE,
@@ -35,7 +36,9 @@ from fastovms.engine.model.model import PagedModel
 from fastovms.engine.model.step_inputs import StepLayout
 from fastovms.parts.adapters.graph import AdapterStack, compile_adapters, module_shapes
 from fastovms.parts.decode_kernels import check, few_rows, prepare, process
+from fastovms.parts.decode_kernels.kept import CachedWeights
 from fastovms.parts.decode_kernels.prepare import (
+    PACKED,
     DecodeKernels,
     Preparation,
     Prepared,
@@ -337,6 +340,27 @@ def test_kernels_that_differ_from_openvino_are_compared_on_the_whole_model(
     assert bool(served.few_row_numbers) == is_right
     assert compared[0] < compared[1] == NUM_LAYERS
     assert len(preparations) == 2
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_chunks_that_would_be_too_inexact_have_activations_of_more_bits(
+    model: PagedModel,
+    caplog: pytest.LogCaptureFixture,
+    cache: DiskCache,
+    monkeypatch: pytest.MonkeyPatch,
+    preparations: list[Preparation],
+    is_whole: bool,
+) -> None:
+    def why_wrong(_: PagedModel, store: WeightStore, *, is_long: bool = True) -> str | None:
+        return "logits differ" if store.kernels.chunk_product and is_long != is_whole else None
+
+    monkeypatch.setattr(process, "find_instructions", lambda: "avx2")
+    monkeypatch.setattr(check, "differs", lambda *_: is_whole)
+    monkeypatch.setattr(check, "why_wrong", why_wrong)
+    assert started(model, caplog, cache)[1] == IN_USE
+    entry = cache.find(PACKED, preparations[0].key)
+    assert entry is not None
+    assert not CachedWeights(entry).kernels(1).chunk_product
 
 
 def test_a_process_that_dies_is_the_reason(

@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 
 from bench.encoder_models import CLS, PAD, SEP, UNKNOWN, vocabulary
 from bench.random_models.encoder_graph import ENCODER_SHAPES, EncoderShape
+from bench.random_models.gguf_decoder import GgufModel, Sizes, fitting, write_model
 from bench.random_models.shapes import SHAPES, Shape
 from fastovms.server_config import DEMO_MODEL
 
@@ -31,6 +32,10 @@ TYPES: Final = {"f16": Type.F16, "q8_0": Type.Q8_0, "q4_0": Type.Q4_0}
 SUBWORDS: Final = "\u2581"
 """Begins a word in llama.cpp's WordPiece vocabularies, where BERT marks the other pieces."""
 
+_DELTA: Final = Sizes(
+    1024, 3072, 128, 8, 2, 16, attention_interval=4, num_groups=8, state_heads=16, state_size=128
+)
+
 _SPREAD: Final = {Type.F16: 1.0, Type.Q8_0: 74.0, Type.Q4_0: 4.6, Type.Q6_K: 18.5 * 74}
 """The standard deviation of random blocks with a scale of 1."""
 
@@ -38,9 +43,53 @@ _SCALE_OFFSET: Final = {Type.Q8_0: 0, Type.Q4_0: 0, Type.Q6_K: 208}
 """Where a block has its f16 scale."""
 
 
-def write_decoder(shape: Shape, kind: Type, path: Path, tokenizer: Path, seed: int = 0) -> None:
-    """Writes a model of a shape's kind with the vocabulary of a byte-level `tokenizer.json`: of
-    Llama's, or, with experts or convolutions, of Qwen3-MoE's or LFM 2's.
+MIXTURES_AND_HYBRIDS: Final = {
+    "qwen3-moe-128": GgufModel(
+        "qwen3moe",
+        sizes=Sizes(1024, 3072, 64, 16, 4, 12, num_experts=128, num_chosen=8, expert_inner=384),
+    ),  # the ratios of Qwen3-30B-A3B
+    "gpt-oss": GgufModel(
+        "gpt-oss",
+        biases=("attn_q", "attn_k", "attn_v", "attn_output"),
+        settings={"attention.sliding_window": 128},
+        expert_type=Type.MXFP4,
+        sizes=Sizes(1024, 1024, 64, 16, 2, 12, num_experts=32, num_chosen=4, expert_inner=1024),
+    ),  # of gpt-oss-20b
+    "qwen35": GgufModel("qwen35", is_tied=True, sizes=_DELTA),  # of Qwen3.5-0.8B
+    "qwen35moe": GgufModel(
+        "qwen35moe",
+        sizes=replace(_DELTA, num_experts=64, num_chosen=8, expert_inner=256, shared_inner=256),
+    ),  # of Qwen3.5-35B-A3B
+    "granite-4-h": GgufModel(
+        "granitehybrid",
+        settings={"expert_count": 32},
+        is_tied=True,
+        sizes=Sizes(
+            1024,
+            512,
+            64,
+            16,
+            4,
+            16,
+            num_experts=32,
+            num_chosen=6,
+            expert_inner=512,
+            shared_inner=1024,
+            attention=(5, 13),
+            state_heads=32,
+            state_size=128,
+            scan_values=64,
+        ),
+    ),  # of Granite 4.0 H Tiny
+}
+"""Models that `bench.models` does not make, with the ratios of well-known ones."""
+
+_VOCABULARY: Final = 49_152
+
+
+def write_decoder(name: str, kind: Type, path: Path, tokenizer: Path, seed: int = 0) -> None:
+    """Writes one of `MIXTURES_AND_HYBRIDS`, or a model of a shape's kind: Llama's, or, with experts
+    or convolutions, Qwen3-MoE's or LFM 2's, with the vocabulary of a byte-level `tokenizer.json`.
 
     Ids that the tokenizer does not know are never generated, nor are special tokens and parts of
     characters: every token is a text, as a stream shows it. The head is as `llama-quantize` writes
@@ -49,67 +98,45 @@ def write_decoder(shape: Shape, kind: Type, path: Path, tokenizer: Path, seed: i
     Raises:
         FileNotFoundError: there is no such tokenizer.
     """
-    words = tokenizer.read_text()
-    architecture = "qwen3moe" if shape.num_experts else "lfm2" if shape.convolutions else "llama"
-    file = _File(path, architecture, shape.vocab_size, seed)
-    writer, size = file.writer, shape.hidden_size
-    writer.add_context_length(shape.max_position_embeddings)
-    writer.add_embedding_length(size)
-    writer.add_block_count(shape.num_hidden_layers)
-    writer.add_feed_forward_length(shape.intermediate_size)
-    writer.add_head_count(shape.num_attention_heads)
-    kv_heads = [
-        0 if layer in shape.convolutions else shape.num_key_value_heads
-        for layer in range(shape.num_hidden_layers)
-    ]
-    writer.add_head_count_kv(kv_heads if shape.convolutions else shape.num_key_value_heads)
-    if shape.num_experts:
-        writer.add_key_length(shape.head_dim)
-        writer.add_value_length(shape.head_dim)
-        writer.add_expert_count(shape.num_experts)
-        writer.add_expert_used_count(shape.num_experts_per_tok)
-        writer.add_expert_feed_forward_length(shape.intermediate_size)
-    if shape.convolutions:
-        writer.add_shortconv_l_cache(shape.conv_tokens)
-    writer.add_layer_norm_rms_eps(shape.rms_norm_eps)
-    writer.add_rope_freq_base(shape.rope_theta)
-    writer.add_rope_dimension_count(shape.head_dim)
-    silent = _add_byte_pairs(writer, words, shape.vocab_size)
+    model = MIXTURES_AND_HYBRIDS.get(name) or _model_of(SHAPES[name])
+    vocab_size = SHAPES[name].vocab_size if name in SHAPES else _VOCABULARY
+    metadata, silent = _byte_pairs(tokenizer.read_text(), vocab_size)
+    head = fitting(Type.Q6_K, model.sizes.hidden) if kind == Type.Q4_0 else kind
+    sizes = replace(model.sizes, context_length=8192)
+    write_model(
+        path,
+        replace(
+            model,
+            types=(kind,),
+            head_type=head,
+            silent=silent,
+            tokenizer=metadata,
+            sizes=sizes,
+            seed=seed,
+        ),
+    )
 
-    head_kind = kind
-    if kind == Type.Q4_0:
-        head_kind = Type.Q8_0 if size % gguf.GGML_QUANT_SIZES[Type.Q6_K][0] else Type.Q6_K
-    head_name = "token_embd" if shape.tie_word_embeddings else "output"
-    if not shape.tie_word_embeddings:
-        file.add_matrix("token_embd", shape.vocab_size, size, kind)
-    file.add_matrix(head_name, shape.vocab_size, size, head_kind, silent)
-    file.add_norm("token_embd_norm" if shape.convolutions else "output_norm", size)
-    heads = shape.num_attention_heads * shape.head_dim
-    keys = shape.num_key_value_heads * shape.head_dim
-    for layer in range(shape.num_hidden_layers):
-        block = f"blk.{layer}"
-        file.add_norm(f"{block}.attn_norm", size)
-        file.add_norm(f"{block}.ffn_norm", size)
-        if layer in shape.convolutions:
-            file.add_matrix(f"{block}.shortconv.in_proj", 3 * size, size, kind)
-            file.add_matrix(f"{block}.shortconv.conv", size, shape.conv_tokens, Type.F32)
-            file.add_matrix(f"{block}.shortconv.out_proj", size, size, kind)
-        else:
-            file.add_matrix(f"{block}.attn_q", heads, size, kind)
-            file.add_matrix(f"{block}.attn_k", keys, size, kind)
-            file.add_matrix(f"{block}.attn_v", keys, size, kind)
-            file.add_matrix(f"{block}.attn_output", size, heads, kind)
-            if architecture != "llama":
-                file.add_norm(f"{block}.attn_q_norm", shape.head_dim)
-                file.add_norm(f"{block}.attn_k_norm", shape.head_dim)
-        inner, num, ending = shape.intermediate_size, shape.num_experts, ""
-        if num:
-            ending = "_exps"
-            file.add_matrix(f"{block}.ffn_gate_inp", num, size, Type.F32)
-        file.add_matrix(f"{block}.ffn_gate{ending}", inner, size, kind, num=num)
-        file.add_matrix(f"{block}.ffn_up{ending}", inner, size, kind, num=num)
-        file.add_matrix(f"{block}.ffn_down{ending}", size, inner, kind, num=num)
-    file.close()
+
+def _model_of(shape: Shape) -> GgufModel:
+    architecture = "qwen3moe" if shape.num_experts else "lfm2" if shape.convolutions else "llama"
+    return GgufModel(
+        architecture,
+        settings={"rope.freq_base": shape.rope_theta},
+        is_tied=shape.tie_word_embeddings,
+        sizes=Sizes(
+            shape.hidden_size,
+            shape.intermediate_size,
+            shape.head_dim,
+            shape.num_attention_heads,
+            shape.num_key_value_heads,
+            shape.num_hidden_layers,
+            num_experts=shape.num_experts,
+            num_chosen=shape.num_experts_per_tok,
+            expert_inner=shape.intermediate_size,
+            attention=tuple(set(range(shape.num_hidden_layers)).difference(shape.convolutions)),
+            conv_span=shape.conv_tokens,
+        ),
+    )
 
 
 def write_encoder(shape: EncoderShape, kind: Type, path: Path, seed: int = 0) -> None:
@@ -167,31 +194,20 @@ class _File:
         rows: int,
         columns: int,
         kind: Type,
-        silent: Collection[int] = (),
-        num: int = 0,
     ) -> None:
-        """Adds random weights whose products with a vector of ones spread by 1.
-
-        Args:
-            silent: rows of zeros.
-            num: of matrices, which are one tensor; 0 = one matrix.
-        """
+        """Adds random weights whose products with a vector of ones spread by 1."""
         name = f"{name}.weight"
-        shape = (num, rows, -1) if num else (rows, -1)
-        rows *= num or 1
         if kind in (Type.F32, Type.F16):
             numbers = self._rng.standard_normal((rows, columns), np.float32) / columns**0.5
-            numbers[list(silent)] = 0
             numbers = numbers.astype(np.float16 if kind == Type.F16 else np.float32)
-            self.writer.add_tensor(name, numbers.reshape(shape))
+            self.writer.add_tensor(name, numbers.reshape(rows, -1))
             return
         block_size, num_bytes = gguf.GGML_QUANT_SIZES[kind]
         blocks = self._random_blocks(rows, columns // block_size, num_bytes)
         scale = np.float16(1 / (_SPREAD[kind] * columns**0.5))
         offset = _SCALE_OFFSET[kind]
         blocks[:, :, offset : offset + 2] = np.frombuffer(scale.tobytes(), np.uint8)
-        blocks[list(silent)] = 0
-        self.writer.add_tensor(name, blocks.reshape(shape), raw_dtype=kind)
+        self.writer.add_tensor(name, blocks.reshape(rows, -1), raw_dtype=kind)
 
     def _random_blocks(self, rows: int, num_blocks: int, num_bytes: int) -> NDArray[np.uint8]:
         return self._rng.integers(0, 256, (rows, num_blocks, num_bytes), dtype=np.uint8)
@@ -203,9 +219,9 @@ class _File:
         self.writer.close()
 
 
-def _add_byte_pairs(writer: gguf.GGUFWriter, words: str, vocab_size: int) -> list[int]:
-    """Adds a vocabulary, padded to the model's, and returns the ids that are no text of their
-    own."""
+def _byte_pairs(words: str, vocab_size: int) -> tuple[dict[str, Any], list[int]]:
+    """Returns the metadata of a vocabulary, padded to the model's, and the ids that are no text of
+    their own."""
     fields: dict[str, Any] = json.loads(words)
     ids: dict[str, int] = dict(fields["model"]["vocab"])
     added = fields["added_tokens"]
@@ -216,22 +232,23 @@ def _add_byte_pairs(writer: gguf.GGUFWriter, words: str, vocab_size: int) -> lis
     if size > vocab_size:
         raise ValueError(f"the tokenizer has {size} tokens, the shape {vocab_size}")
 
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list([known.get(i, f"[PAD{i}]") for i in range(size)])
     types = [gguf.TokenType.NORMAL if i in known else gguf.TokenType.UNUSED for i in range(size)]
     for token_id in special:
         types[token_id] = gguf.TokenType.CONTROL
-    writer.add_token_types(types)
     merges = fields["model"]["merges"]
-    writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in merges])
     end = min(special, default=0)
-    writer.add_eos_token_id(end)
-    writer.add_bos_token_id(end)
-    writer.add_add_bos_token(False)
-
+    metadata = {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": [known.get(i, f"[PAD{i}]") for i in range(size)],
+        "tokenizer.ggml.token_type": [int(each) for each in types],
+        "tokenizer.ggml.merges": [m if isinstance(m, str) else " ".join(m) for m in merges],
+        "tokenizer.ggml.eos_token_id": end,
+        "tokenizer.ggml.bos_token_id": end,
+        "tokenizer.ggml.add_bos_token": False,
+    }
     texts = Tokenizer.from_str(words).decode_batch([[i] for i in range(size)])
-    return [
+    return metadata, [
         i
         for i, text in enumerate(texts)
         if i in special or i not in known or not text or "\N{REPLACEMENT CHARACTER}" in text
@@ -266,7 +283,12 @@ def main(arguments: list[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     encoders = {name: shape for name, shape in ENCODER_SHAPES.items() if name not in SHAPES}
-    parser.add_argument("name", choices=[*SHAPES, *encoders], metavar="SHAPE", help="its name")
+    parser.add_argument(
+        "name",
+        choices=[*SHAPES, *MIXTURES_AND_HYBRIDS, *encoders],
+        metavar="SHAPE",
+        help="its name",
+    )
     parser.add_argument("type", choices=TYPES, metavar="TYPE", help="of matrices: %(choices)s")
     parser.add_argument("file", type=Path, metavar="FILE", help="where to write")
     parser.add_argument(
@@ -284,7 +306,7 @@ def main(arguments: list[str] | None = None) -> int:
             write_encoder(encoders[options.name], TYPES[options.type], options.file, options.seed)
         else:
             write_decoder(
-                SHAPES[options.name],
+                options.name,
                 TYPES[options.type],
                 options.file,
                 options.tokenizer,

@@ -188,10 +188,11 @@ def write_model(path: Path, model: GgufModel, *, tensors_per_part: int = 0) -> N
     if model.has_shared_expert:
         sizes |= {"expert_shared_feed_forward_length": of.shared_inner}
     if model.mixes == "delta":
-        sizes |= {"full_attention_interval": of.attention_interval, "rope.dimension_count": 8}
+        sizes |= {"full_attention_interval": of.attention_interval}
+        sizes |= {"rope.dimension_count": of.head_size // 2}
         sizes |= _state_sizes(of, of.num_groups, of.state_size)
         if model.architecture != "qwen3next":
-            sizes |= {"rope.dimension_sections": [2, 1, 1, 0]}
+            sizes |= {"rope.dimension_sections": [of.head_size // 8, *[of.head_size // 16] * 2, 0]}
     elif model.mixes:
         heads = [0 if model.is_recurrent(layer) else of.kv_heads for layer in range(of.layers)]
         sizes |= {"attention.head_count_kv": heads}

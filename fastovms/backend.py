@@ -16,7 +16,8 @@ class Backend(Protocol):
     on the event loop's thread."""
 
     @property
-    def model(self) -> ModelInfo: ...
+    def model(self) -> ModelInfo:
+        """The properties of the model."""
 
     @property
     def failure(self) -> str | None:

@@ -68,6 +68,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
+        """The number of observations."""
         return sum(self._counts)
 
     def add(self, other: Histogram) -> None:

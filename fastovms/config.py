@@ -266,6 +266,7 @@ class EngineConfig:
 
     @property
     def serves_adapters(self) -> bool:
+        """Whether LoRA adapters are given or may be loaded."""
         return self.enable_lora or bool(self.lora_modules)
 
     @property

@@ -126,6 +126,7 @@ class Row:
 
     @property
     def is_integer(self) -> bool:
+        """Whether the field takes integers."""
         return int in self.types
 
     def range_in(self, dialect: str) -> Range | None:

@@ -243,6 +243,7 @@ class ModelResidency:
 
     @property
     def is_permanent(self) -> bool:
+        """Whether the model always stays loaded."""
         return self.group == PERMANENT
 
     @property
@@ -433,6 +434,7 @@ class ModelConfig:
 
     @property
     def name(self) -> str:
+        """The name in answers, which is the first of the names."""
         return self.names[0]
 
 
@@ -448,6 +450,7 @@ class ConfigField(NamedTuple):
 
     @property
     def default(self) -> object:
+        """The value of the field if it is not configured."""
         return getattr(self.section(), self.name)
 
     def __str__(self) -> str:

@@ -366,6 +366,7 @@ class ToolUse:
 
     @property
     def is_strict(self) -> bool:
+        """Whether the arguments of some functions are always constrained."""
         return bool(self.strict)
 
     @property

@@ -582,6 +582,7 @@ class TokenReport:
 
     @property
     def needs_tokens(self) -> bool:
+        """Whether the answer reports the tokens of its text."""
         return self.num_logprobs is not None or self.has_token_ids
 
 

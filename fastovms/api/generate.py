@@ -431,10 +431,12 @@ class TextGeneration:
 
     @property
     def num_samples(self) -> int:
+        """The number of samples of all prompts."""
         return len(self._samples)
 
     @property
     def usage(self) -> Usage:
+        """The token counts of all prompts and samples so far."""
         progress = self._progress
         # With several samples, the timings of one are not those of the request.
         has_timings = self._reports_timings and len(self._samples) == 1

@@ -127,6 +127,7 @@ class AnyServed(ABC):
 
     @property
     def info(self) -> ModelInfo:
+        """The properties of the model."""
         return self.backend.model
 
     @property
@@ -313,6 +314,7 @@ class KnownModel:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The name in answers, followed by the aliases."""
         return (self.name, *self.aliases)
 
     @property

@@ -83,6 +83,7 @@ class TunedCores(SharedCores):
 
     @classmethod
     def share(cls) -> TunedCores:
+        """Creates the cores that all models of this process share."""
         cores = SharedCores.create()
         return cls(cores.engines, cores.turn, IdleTuning(cores.engines))
 

@@ -86,6 +86,7 @@ class LoopLink:
 
     @property
     def is_started(self) -> bool:
+        """Whether `start` has been called."""
         return self._loop is not None
 
     @property
@@ -354,6 +355,7 @@ class RequestsInFlight:
 
     @property
     def stats(self) -> BackendStats:
+        """The statistics, with the samples that the engine has not received yet as waiting."""
         return replace(
             self._stats,
             num_waiting=self._num_waiting,
@@ -528,7 +530,8 @@ class SteppedEngine(Protocol):
     """The interface of an engine that `run_engine` uses."""
 
     @property
-    def has_work(self) -> bool: ...
+    def has_work(self) -> bool:
+        """Whether there are requests that have not ended."""
 
     @property
     def admitted(self) -> Sequence[str]:

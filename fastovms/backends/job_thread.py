@@ -130,6 +130,7 @@ class JobThread(Generic[JobT]):
                 self._commands.put(job)
 
     def stats(self) -> BackendStats:
+        """Returns the statistics, for metrics."""
         num_running = self._num_running
         return BackendStats(
             num_running=num_running,
@@ -149,11 +150,13 @@ class JobThread(Generic[JobT]):
         return len(self._jobs)
 
     def fail(self, reason: str) -> None:
+        """Ends all jobs with EngineFailed, unless the backend has failed already."""
         if self.failure is None:
             self.failure = reason
             self._end_all(EngineFailed(reason))
 
     async def close(self) -> None:
+        """Ends all jobs with BackendUnavailable, and stops the thread."""
         if not self._link.is_started or self._closing:
             return
         self._closing = True

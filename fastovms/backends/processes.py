@@ -127,6 +127,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
+        """The process id."""
         return self._process.pid
 
     def ask(self, message: object, what: str) -> Any:
@@ -154,6 +155,7 @@ class ChildProcess:
         return self.wait()
 
     def kill(self) -> None:
+        """Kills the process with SIGKILL."""
         self.send_signal(signal.SIGKILL)
 
     def end(self) -> None:

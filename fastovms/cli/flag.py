@@ -61,6 +61,7 @@ class Flag(SettingFlag):
         return f"{self.field} {self.member}"
 
     def add_to(self, group: argparse._ArgumentGroup, *, hidden: bool = False) -> None:
+        """Adds the flag to a group of a parser. The help does not show a hidden flag."""
         default = f" (default: {self.shown_default})" if self.shown_default else ""
         text = f"{self.help}{default}".replace("%", "%%") if default else self.help
         options: dict[str, Any] = {

@@ -87,7 +87,7 @@ class BeamSearches:
 
     def start(self, root: Sequence, request: GenerationRequest) -> BeamSearch:
         """Starts the search of a valid request at its first sequence."""
-        raise AssertionError("validate refuses every search")
+        raise AssertionError("`validate` refuses all requests with beam search")
 
 
 @dataclass(frozen=True, slots=True)

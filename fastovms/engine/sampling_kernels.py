@@ -12,7 +12,7 @@ others are finite. A logit's key is an integer with the same order as the logit;
 its term in the softmax.
 """
 
-# The types are in numba's signatures.
+# Numba's signatures declare the types.
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 
@@ -259,7 +259,7 @@ def _top_ranks(row, shift, maxima, k):
                 if key >= least:
                     count = _keep(ranks, count, (np.int64(key) << 32) | (0xFFFFFFFF - i))
             if count == k:
-                # Of equal logits, the first ones are among the k largest.
+                # If logits are equal, the first ones are among the k largest.
                 least = max(least, np.int32(ranks[0] >> 32) + np.int32(1))
     return ranks
 

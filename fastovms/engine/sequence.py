@@ -46,7 +46,8 @@ class SequenceGrammar(LogitsProcessor, Protocol):
     """
 
     @property
-    def error(self) -> str: ...
+    def error(self) -> str:
+        """Why the grammar has failed; "" = it has not."""
 
     def give_up(self) -> None:
         """Records that other settings of the request exclude every token that the grammar
@@ -232,6 +233,7 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
+        """The number of tokens of the prompt and the output."""
         return len(self.token_ids)
 
     @property

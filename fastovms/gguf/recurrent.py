@@ -1,5 +1,6 @@
-"""Builds layers with states of constant size as exports have them: short convolutions, the gated
-delta rule and Mamba 2. OpenVINO's transformation to paged attention recognizes the loops."""
+"""Builds layers with states of constant size in the form of optimum-intel's exports: short
+convolutions, the gated delta rule and Mamba 2. OpenVINO's transformation to paged attention
+recognizes the loops."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ Floats = NDArray[np.float32]
 
 
 class Stored(NamedTuple):
-    """What a layer returns, and the node that stores its state."""
+    """The output of a layer, and the node that stores its state."""
 
     values: Node
     sink: Node
@@ -27,10 +28,10 @@ def short_convolution(joined: Node, weights: Floats, beams: Node, which: int) ->
     """Returns `c * convolution(b * x)`, [batch, size, tokens].
 
     Args:
-        joined: b, c and x one after another, [batch, tokens, 3 * size].
-        weights: the factors of the last columns, [size, columns].
+        joined: b, c and x, concatenated, [batch, tokens, 3 * size].
+        weights: the weights of the last tokens, [size, columns].
         beams: the rows of the states that the batch continues, [batch].
-        which: the convolution's number among those of the model.
+        which: the index of the layer among the model's convolutions.
     """
     size = len(weights)
     columns = opset13.transpose(joined, index([0, 2, 1]))
@@ -40,7 +41,7 @@ def short_convolution(joined: Node, weights: Floats, beams: Node, which: int) ->
 
 
 def causal_convolution(columns: Node, weights: Floats, beams: Node, which: int) -> Stored:
-    """Returns the sums of the last columns times their factors, [batch, size, tokens]. The state is
+    """Returns the weighted sums of the last tokens' columns, [batch, size, tokens]. The state is
     these columns.
 
     Args:
@@ -68,13 +69,13 @@ def gated_delta(
     beams: Node,
     which: int,
 ) -> Stored:
-    """Returns what memories return for queries, [batch, tokens, heads, value_size], by the gated
-    delta rule.
+    """Returns the output of the gated delta rule, [batch, tokens, heads, value_size].
 
     Args:
-        joined: queries, keys and values one after another, [batch, tokens, width].
-        gates: the logarithms of what memories keep, [batch, tokens, heads].
-        shares: of the differences that are added to memories, [batch, tokens, heads].
+        joined: queries, keys and values, concatenated, [batch, tokens, width].
+        gates: the logarithms of the factors by which states decay, [batch, tokens, heads].
+        shares: beta, the share of each difference that is added to the state, [batch, tokens,
+            heads].
         epsilon: is added to the squared lengths of queries and keys.
     """
     num_heads, size, width = settings.num_heads, settings.state_size, settings.value_size
@@ -110,7 +111,7 @@ def gated_delta(
 
 
 def _unit_heads(flat: Node, settings: RecurrentSettings, epsilon: float) -> Node:
-    """Returns vectors of length 1, [batch, tokens, heads, size]."""
+    """Returns the vectors of each head, scaled to length 1, [batch, tokens, heads, size]."""
     heads = opset13.reshape(flat, index([0, 0, settings.num_groups, settings.state_size]), True)
     num_repeated = settings.num_heads // settings.num_groups
     if num_repeated > 1:
@@ -129,13 +130,13 @@ def selective_scan(
     beams: Node,
     which: int,
 ) -> Stored:
-    """Returns the outputs of the states of Mamba 2, [batch, tokens, heads, value_size].
+    """Returns the output of Mamba 2's selective scan, [batch, tokens, heads, value_size].
 
     Args:
-        rates: negative, how fast the state of each head decays, [heads].
-        steps: the lengths of time, [batch, tokens, heads].
-        joined: values, and each group's weights of inputs and of outputs, one after another,
-            [batch, tokens, width].
+        rates: A, the negative decay rate of each head, [heads].
+        steps: dt, the time step of each token, [batch, tokens, heads].
+        joined: the values, B (the input weights of each group) and C (the output weights),
+            concatenated, [batch, tokens, width].
     """
     num_heads, size, width = settings.num_heads, settings.state_size, settings.value_size
     sizes = index([num_heads * width] + [settings.num_groups * size] * 2)
@@ -167,7 +168,8 @@ def selective_scan(
 
 
 def _repeated_groups(flat: Node, settings: RecurrentSettings) -> Node:
-    """Returns the weights of each head, [batch, tokens, heads, state_size]."""
+    """Returns the values of each group, repeated for the heads of the group: [batch, tokens, heads,
+    state_size]."""
     num_groups, size = settings.num_groups, settings.state_size
     groups = opset13.reshape(flat, index([0, 0, num_groups, size]), True)
     times = [1, 1, 1, settings.num_heads // num_groups, 1]
@@ -176,13 +178,13 @@ def _repeated_groups(flat: Node, settings: RecurrentSettings) -> Node:
 
 
 class _Body(NamedTuple):
-    """What is computed for one token.
+    """The computation of one token, which the loop repeats.
 
     Attributes:
-        slices: what each input has for the token.
-        before, after: the state.
-        results: what all tokens return, among which this one's are written.
-        found: what this token returns.
+        slices: the slice of each input for the token.
+        before, after: the state before and after the token.
+        results: the outputs of all tokens, in which this token's is written.
+        found: the output of this token.
         axis: the axis of tokens in all of these.
     """
 
@@ -194,7 +196,7 @@ class _Body(NamedTuple):
     axis: int
 
     def loop(self, num_tokens: Node, inputs: tuple[Node, ...], memory: Node, buffer: Node) -> Node:
-        """Returns the node of all tokens, with the results and the last state."""
+        """Returns the loop over all tokens; its outputs are the results and the last state."""
         step = opset13.parameter([], np.int64)
         row = opset13.unsqueeze(step, index(0))
         written = opset13.scatter_update(self.results, row, self.found, index(self.axis))
@@ -216,7 +218,7 @@ class _Body(NamedTuple):
 
 def _last(loop: Node, which: int) -> Node:
     """Returns the node that stores the last state of a loop."""
-    # The package's function takes the first output of a node alone.
+    # `opset13.assign` would use the first output of the node.
     state = opset13.reshape(loop.output(1), index([0, 0, 0, 0]), True)
     return opset13.assign(state, _variable("ssm", which))
 

@@ -129,7 +129,7 @@ class Weights:
 
 
 def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns a shape without first axes of length 1, which llama.cpp does not write."""
+    """Returns a shape without leading axes of length 1, which llama.cpp does not write."""
     first = next((axis for axis, length in enumerate(shape) if length > 1), len(shape) - 1)
     return shape[first:]
 

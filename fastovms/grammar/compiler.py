@@ -448,6 +448,7 @@ class GrammarCompiler:
 
     @property
     def vocab_size(self) -> int:
+        """The number of token ids that a mask of allowed tokens covers."""
         size: int = self._tokenizer.vocab_size
         return size
 

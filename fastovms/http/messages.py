@@ -305,6 +305,7 @@ class Request:
 
     @property
     def log_fields(self) -> dict[str, object]:
+        """The additional fields of the access log, which handlers may extend."""
         if self._log_fields is None:
             self._log_fields = {}
         return self._log_fields

@@ -518,8 +518,8 @@ class RequestParser:
                 if size - self._raw_before_chunk > config.max_head:
                     raise self._oversized_head()
             elif size > config.max_head + 2 * self.body_size:
-                # Chunk lines may weigh no more than the content, give or take one head, so neither
-                # extensions nor one-byte chunks buy more work than their bytes.
+                # Extensions and one-byte chunks cause more work than their content. Chunk lines may
+                # therefore have at most as many bytes as the content, and one head more.
                 raise Fault(400, "the framing of the chunks is larger than their content")
         elif self.phase is _BETWEEN:
             raise Fault(400, "too many blank lines before a request")

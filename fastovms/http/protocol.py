@@ -290,9 +290,11 @@ class Connection(asyncio.Protocol):
             self._deadline.set(self._loop.time() + self._config.drain_grace)
 
     def cut(self) -> None:
+        """Resets the connection; data that is not sent yet is lost."""
         self._wire.cut(reset=True)
 
     def requests(self) -> Iterator[Request]:
+        """Yields the request in progress, the queued ones, and the one that is being read."""
         reading = None if self._parser.phase is _DONE else self._parser.unfinished()
         yield from filter(None, (self._request, *(one.request for one in self._queue), reading))
 

@@ -49,6 +49,7 @@ class Deadline:
             self._timer = self._loop.call_at(when, self._on_timer)
 
     def clear(self) -> None:
+        """Clears the deadline; `set` sets a new one."""
         self._when = NEVER
 
     def close(self) -> None:
@@ -190,6 +191,7 @@ class Wire:
 
     @property
     def writable(self) -> bool:
+        """Whether the connection is open and its write buffer is not full."""
         return not self.paused and self.state is WireState.OPEN
 
     @property

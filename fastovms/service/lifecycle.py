@@ -80,6 +80,7 @@ class KeyCheck:
 
     @property
     def needs_key(self) -> bool:
+        """Whether requests need an API key."""
         return self._keys is not None
 
     @property

@@ -434,6 +434,7 @@ class Tables:
 
     @property
     def has_uses(self) -> bool:
+        """Whether `write_uses` has anything to store."""
         return bool(self._used)
 
     def write_uses(self) -> None:
@@ -482,7 +483,7 @@ class Tables:
         for _, tenant, size in objects:
             self.count_growth(tenant, -1, -size)
 
-    # All together
+    # All tenants together
 
     def release_running(self) -> None:
         """Expires all leases, because the previous process has ended, and sets responses that

@@ -46,6 +46,7 @@ class PairTemplate:
 
     @property
     def num_added(self) -> int:
+        """The number of special tokens."""
         return len(self.ids) - 2
 
     def join(self, first: TokenIds, second: TokenIds) -> tuple[TokenIds, TokenIds]:
@@ -121,6 +122,7 @@ class TextEncoder:
 
     @property
     def num_added(self) -> int:
+        """The number of special tokens around a text."""
         return len(self.before) + len(self.behind)
 
     def encode(self, texts: Sequence[str]) -> list[TokenIds]:

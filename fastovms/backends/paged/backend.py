@@ -242,7 +242,8 @@ class Grammars(ABC):
 
     @property
     @abstractmethod
-    def stats(self) -> GrammarStats: ...
+    def stats(self) -> GrammarStats:
+        """The statistics, for metrics."""
 
     @abstractmethod
     def start(self) -> None:

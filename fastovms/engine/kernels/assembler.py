@@ -191,7 +191,7 @@ class Assembler:
         )
 
     def _split(self, step: Step) -> None:
-        """Records the places of a split's outputs, which are parts of its input's rows."""
+        """Records where the outputs of a split are: each is a slice of every row of its input."""
         place = self._places[port_of(step.sources[0])]
         start = place.start
         for index, width in enumerate(step.widths):

@@ -14,7 +14,7 @@ With an 8-bit cache this takes 0.5 to 0.65 of the time per token of converting e
 a single row of queries; see `bench/results/performance.md`.
 """
 
-# The types are in numba's signatures.
+# Numba's signatures declare the types.
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 # mypy: disallow-untyped-decorators=False

@@ -10,7 +10,7 @@ array with these parts, as `choose` writes them:
 - the routing weight of each pair, f32 [rows * num_chosen].
 """
 
-# The types are in numba's signatures.
+# Numba's signatures declare the types.
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 
@@ -35,13 +35,13 @@ def choice_size(num_experts: int, num_chosen: int) -> int:
 
 @_helper
 def begins_of(choice, num_experts):
-    """Returns the address of the experts' first pairs in a choice."""
+    """Returns the address in a choice of the index of each expert's first pair."""
     return choice + 4 * (1 + num_experts)
 
 
 @_helper
 def rows_of(choice, num_experts):
-    """Returns the address of the pairs' rows in a choice."""
+    """Returns the address in a choice of the row index of each pair."""
     return choice + 4 * (2 + 2 * num_experts)
 
 

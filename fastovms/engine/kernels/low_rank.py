@@ -6,7 +6,7 @@ read different matrices; matrices are therefore stored in 8 bits, with one scale
 This changes an adapter's result by about 1 %, less than the compression of the model's weights.
 """
 
-# The types are in numba's signatures.
+# Numba's signatures declare the types.
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 

@@ -1,11 +1,12 @@
-"""Finds mixtures of experts in a graph: a router, and MLPs of which each row takes some.
+"""Finds mixtures of experts in a graph: a router, and MLPs, the experts, of which each row uses
+only some.
 
-There are three forms, all of them from optimum-intel's exports:
+There are three forms, all from optimum-intel's exports:
 
 - The weights of all experts are one constant, [experts, rows, columns]. Every expert computes every
   row, and the results are multiplied by factors, 0 for the experts that a row has not chosen.
 - Each expert has its own products, which compute the rows that have chosen it (Mixtral, Qwen2-MoE).
-- The same, of rows that are sorted by expert (Granite).
+- Each expert has its own products, and the rows are sorted by expert (Granite).
 """
 
 from __future__ import annotations
@@ -204,7 +205,7 @@ class _Finder:
 
 
 def _together(node: Node) -> _Parts:
-    """Returns the parts where the weights of all experts are one constant."""
+    """Returns the parts of a mixture whose expert weights are one constant."""
     if not NodeChain(node).has_constant(1, 0.0):
         raise _OtherForm
     weighted = _before(node, 0, "Multiply")
@@ -230,7 +231,7 @@ def _together(node: Node) -> _Parts:
 
 
 def _one_by_one(node: Node) -> _Parts:
-    """Returns the parts where each expert computes the rows that have chosen it."""
+    """Returns the parts of a mixture whose experts compute only the rows that have chosen them."""
     if any(user.get_type_name() == "ScatterElementsUpdate" for user in _users(node.output(0))):
         raise _OtherForm  # it is not the last expert
     gate, up, down = list[_Product](), list[_Product](), list[_Product]()
@@ -262,7 +263,7 @@ def _one_by_one(node: Node) -> _Parts:
 
 
 def _sorted_rows(node: Node) -> _Parts:
-    """Returns the parts where the rows of pairs are sorted by expert."""
+    """Returns the parts of a mixture whose rows are sorted by expert."""
     _require_zeros(node.input_value(0))
     weighted = _added(node)
     down = _concatenated(weighted.input_value(0))

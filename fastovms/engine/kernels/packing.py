@@ -1,6 +1,6 @@
 """Packs compressed weights in the kernels' memory layout."""
 
-# The types are in numba's signatures.
+# Numba's signatures declare the types.
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 
@@ -60,8 +60,8 @@ def _pack_sixes(source, at, target, place, lanes, activation_bits, flip):
 
 @_helper
 def _pack_eights(source, at, target, place, lanes, activation_bits, flip):
-    """Packs 16 columns of 8-bit weights of a row, in units of the columns that are multiplied at
-    once."""
+    """Packs 16 columns of 8-bit weights of a row. One instruction multiplies two columns of 16-bit
+    activations, or four of 8-bit ones; these are adjacent in the packed weights."""
     together = 2 if activation_bits == 16 else 4
     for _ in range(16 // together):
         for k in range(together):

@@ -15,7 +15,7 @@ of the next block: otherwise 8 rows took 1.25 to 1.5 times as long, and 16 rows 
 rows took 1.5 times as long.
 """
 
-# The types are in numba's signatures.
+# Numba's signatures declare the types.
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 # mypy: disallow-untyped-decorators=False

@@ -3,7 +3,7 @@
 A program works on f32 buffers with one row per token of the step.
 """
 
-# The types are in numba's signatures.
+# Numba's signatures declare the types.
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 

@@ -1,6 +1,6 @@
 """Operations on one row of f32 values each: what a program computes between its products."""
 
-# The types are in numba's signatures.
+# Numba's signatures declare the types.
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 

@@ -27,7 +27,8 @@ _NUMBERS: Final = frozenset(
 _TIMES_TRANSPOSED: Final = {"transpose_a": False, "transpose_b": True}
 OPCODES_OF_TWO: Final = {"Add": Opcode.ADD, "Multiply": Opcode.MULTIPLY}
 _FEW_ROWS: Final = 128
-"""Of a matrix of floats that is not a router's: as many as the heads of a layer."""
+"""The maximum number of rows of a matrix that is not quantized and does not belong to a router,
+such as one row per head."""
 
 _FOLDED: Final[dict[str, Callable[..., Any]]] = {
     "Add": np.add,

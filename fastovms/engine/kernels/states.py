@@ -1,7 +1,7 @@
 """Computes layers with a recurrent state per sequence: short convolutions and the gated delta rule.
 A state is one row of a table; see `kv_cache.StateRows`."""
 
-# The types are in numba's signatures.
+# Numba's signatures declare the types.
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 

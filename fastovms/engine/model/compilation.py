@@ -361,6 +361,7 @@ class ExportedModel:
         return int4_group_size(self.graph.model) if is_cpu(self.device) else None
 
     def available_memory(self) -> int:
+        """Returns the free bytes of the memory that holds the KV cache."""
         return device_memory(self._core, self.device)
 
     def compile(

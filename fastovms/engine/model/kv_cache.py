@@ -263,10 +263,12 @@ class CacheInput:
 
     @property
     def is_state(self) -> bool:
+        """Whether this is a table of states, not of keys or values."""
         return is_state_table(self.name)
 
     @property
     def bytes_per_block(self) -> int:
+        """The bytes of one block."""
         size = int(np.prod(self.page_shape)) * int(self.element_type.bitwidth) // 8
         return self.num_pages * size
 

@@ -204,6 +204,7 @@ class Feed:
         self._arrays: dict[str, NDArray[Any]] = {}
 
     def set(self, inputs: StepInputs) -> None:
+        """Sets the request's inputs. An input whose shape has changed gets a new tensor."""
         for name, port in self._ports.items():
             array = getattr(inputs, name)
             held = self._arrays.get(name)
@@ -284,10 +285,12 @@ class Model(Protocol):
         """Whether the model's cache is in GPU memory."""
 
     @property
-    def block_size(self) -> int: ...
+    def block_size(self) -> int:
+        """The number of tokens of a block."""
 
     @property
-    def bytes_per_block(self) -> int: ...
+    def bytes_per_block(self) -> int:
+        """The bytes of a block in all layers."""
 
     @property
     def rope_switch_len(self) -> int | None:
@@ -465,6 +468,7 @@ class ModelLayout(NamedTuple):
 
     @classmethod
     def of(cls, compiled: ov.CompiledModel) -> ModelLayout:
+        """Returns the layout of a compiled model."""
         width = compiled.output("logits").get_partial_shape()[-1]
         return cls(
             cache_inputs(compiled),

@@ -90,6 +90,7 @@ class AdapterFiles:
 
     @property
     def num_bytes(self) -> int:
+        """The bytes of all matrices."""
         return sum(pair.down.nbytes + pair.up.nbytes for pair in self.weights.values())
 
 

@@ -204,10 +204,12 @@ class AdapterStack:
 
     @property
     def num_ranks(self) -> int:
+        """The number of rows in each matrix: the sum of the adapters' ranks."""
         return self.members[-1].end if self.members else 0
 
     @property
     def num_bytes(self) -> int:
+        """The bytes of all matrices, including the packed ones."""
         packed = sum(one.num_bytes for one in self.packed.values())
         return packed + sum(matrix.nbytes for matrix in (*self.down, *self.up))
 

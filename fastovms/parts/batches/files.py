@@ -233,6 +233,7 @@ class StatePart(Generic[Part]):
 
     @property
     def is_open(self) -> bool:
+        """Whether the part is available."""
         return self._part is not None
 
     @property

@@ -59,6 +59,7 @@ class LineSlots:
 
     @property
     def num_used(self) -> int:
+        """The number of lines that run."""
         return self._lines.used
 
     async def acquire(self, size: int, owner: str = "") -> None:

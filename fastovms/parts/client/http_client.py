@@ -160,7 +160,8 @@ class MessagePart(msgspec.Struct):
     tool_calls: list[CallPart] | None = None
 
     @property
-    def thought(self) -> str | None:
+    def reasoning_text(self) -> str | None:
+        """The reasoning, which servers send in one of two fields; None = no reasoning."""
         return self.reasoning or self.reasoning_content
 
 
@@ -214,7 +215,9 @@ def read_event(data: bytes) -> StreamEvent:
     try:
         event = _DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestFailed("protocol error", f"an event of the stream: {error}") from None
+        raise RequestFailed(
+            "protocol error", f"an event of the stream is invalid: {error}"
+        ) from None
     if event.error is not None:
         raise RequestFailed("error in the stream", error_text(event.error))
     return event
@@ -356,7 +359,7 @@ class ClientConnection(asyncio.Protocol):
         ended = self._ended = asyncio.get_running_loop().create_future()
         try:
             if not self._is_open:
-                raise RequestFailed("connection closed", "before the request")
+                raise RequestFailed("connection closed", "the server closed it before the request")
             # Bytes of the command line that are not UTF-8 are sent unchanged.
             fields = head.encode(errors="surrogateescape")
             self._transport.write(fields + b"\r\n" + body)

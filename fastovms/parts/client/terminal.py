@@ -420,11 +420,11 @@ class AnswerPrinter:
             part = choice.delta
             if part is None:
                 continue
-            if part.thought and self._is_terminal:
+            if part.reasoning_text and self._is_terminal:
                 if not self._is_thinking and self._in_colour:
                     self._output.write(_DIM)
                 self._is_thinking = True
-                self._write(part.thought)
+                self._write(part.reasoning_text)
             for text in filter(None, (part.content, part.refusal)):
                 self._end_reasoning()
                 self._content.append(text)

@@ -636,6 +636,7 @@ class Examination:
 
     @property
     def has_problems(self) -> bool:
+        """Whether any finding is a problem."""
         return any(finding.level is Level.PROBLEM for finding in self.findings)
 
 

@@ -294,6 +294,7 @@ class Follower:
 
     @property
     def has_caught_up(self) -> bool:
+        """Whether all of the sequence's own tokens are computed."""
         return self.num_computed_tokens >= self.num_verified_tokens
 
     def catch_up_tokens(self) -> array[int]:

@@ -13,12 +13,12 @@ The hidden states of EAGLE-3 are the outputs of three layers of the target, conc
 projected to the head's width.
 
 A model's own head (multi-token prediction, MTP) takes the target's last hidden state after its
-norm. optimum-intel 2.2 exports that of Qwen3.5 and later with the parts of the vision model, from
-the tensors `mtp.*` of the checkpoint, of which there must be one layer
-(huggingface/optimum-intel 1814): `openvino_mtp_model.xml`, with the inputs `hidden_states` and
-`inputs_embeds` [batch, tokens, width], `attention_mask`, `position_ids` [batch, tokens] and
-`beam_idx`, one layer of key and value state, and the output `last_hidden_state` after a norm of its
-own. It has neither embeddings nor a projection to the vocabulary: those of the target are used, as
+norm. optimum-intel 2.2 exports it as `openvino_mtp_model.xml` for Qwen3.5 and later, with the parts
+of the vision model, from the tensors `mtp.*` of the checkpoint (huggingface/optimum-intel 1814).
+There must be one layer of them. The inputs are `hidden_states` and `inputs_embeds` [batch, tokens,
+width], `attention_mask`, `position_ids` [batch, tokens] and `beam_idx`. The output
+`last_hidden_state` has passed a norm of its own. The graph has one layer of key and value state. It
+has neither embeddings nor a projection to the vocabulary: those of the target are used, as
 openvino.genai does (4065).
 """
 

@@ -4,7 +4,7 @@ suffixes.
 Importing the module compiles the kernels, or loads the compiled code; see `suffix_index`.
 """
 
-# The types are in numba's signatures.
+# Numba's signatures declare the types.
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 

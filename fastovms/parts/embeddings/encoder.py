@@ -33,6 +33,7 @@ class EncoderText(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
+        """The number of tokens, including those of images and the instruction."""
         return len(self.token_ids) + self.num_further_tokens
 
 

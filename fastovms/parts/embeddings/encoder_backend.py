@@ -220,7 +220,8 @@ class TextsBackend(JobThread[TextsJob]):
 
     @property
     @abstractmethod
-    def encoder(self) -> EncoderInfo: ...
+    def encoder(self) -> EncoderInfo:
+        """The properties of the encoder."""
 
     async def encode(
         self, texts: Sequence[EncoderText], client: str, priority: int = 0

@@ -183,8 +183,9 @@ def _weights(nodes: Sequence[Any]) -> dict[str, int]:
 
 
 def _chosen(places: Sequence[Any], sizes: dict[str, int], max_segments: int) -> list[Any]:
-    """Returns the nodes to cut after, so that segments have about equal weights. Of several nodes
-    without weights in between the last one is used, so that OpenVINO can fuse operations."""
+    """Returns the nodes to cut after, so that segments have about equal weights. If
+    there are no weights between several nodes, the last one is used, so that OpenVINO can fuse
+    operations."""
     whole = max(sizes.values(), default=0)
     share = whole / max_segments
     last_of_size = {sizes[node.get_name()]: node for node in places}

@@ -46,10 +46,12 @@ class Timeline:
 
     @property
     def time_to_first_token(self) -> float:
+        """Seconds from the start to the first output."""
         return self.arrivals[0] - self.started
 
     @property
     def gaps(self) -> list[float]:
+        """Seconds between successive outputs."""
         return [later - earlier for earlier, later in pairwise(self.arrivals)]
 
     @property
@@ -104,14 +106,17 @@ class Load(NamedTuple):
 
     @property
     def num_tokens(self) -> int:
+        """The number of output tokens of all requests."""
         return sum(timeline.num_tokens for timeline in self.timelines)
 
     @property
     def num_events(self) -> int:
+        """The number of output events of all requests."""
         return sum(len(timeline.arrivals) for timeline in self.timelines)
 
     @property
     def tokens_per_second(self) -> float:
+        """Output tokens per second, of all requests together."""
         return self.num_tokens / self.seconds if self.seconds else 0.0
 
 
@@ -171,6 +176,7 @@ class LoadSummary:
 
     @property
     def failed(self) -> int:
+        """The number of failed requests."""
         return sum(self.errors.values())
 
     @property

@@ -38,6 +38,7 @@ class MemoryBudget:
 
     @property
     def used(self) -> int:
+        """The number of reserved bytes."""
         return self._used
 
     def take(self, num_bytes: int) -> None:

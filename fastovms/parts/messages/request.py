@@ -216,6 +216,7 @@ class Block(NamedTuple):
 
     @property
     def kind(self) -> str:
+        """The type of the block, such as "text"."""
         return str(self.members["type"])
 
     def wrong(self, key: str, words: str) -> InvalidField:

@@ -183,6 +183,7 @@ class OllamaAnswer:
 
     @property
     def head(self) -> Members:
+        """The first members of each part: the model and the time."""
         return part_head(self.model, self.clock)
 
     def logprobs(self, sample: SampleDelta) -> Members:

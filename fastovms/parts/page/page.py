@@ -172,9 +172,12 @@ class PageRoutes:
         self._files = files
 
     def index(self, request: Request) -> Response:
+        """Returns the page, which browsers revalidate each time."""
         return _answer(request, self._files.index, _ASK_AGAIN)
 
     def file(self, request: Request) -> Response:
+        """Returns a file of the page, which browsers cache permanently; 404 if the page has no such
+        file or version."""
         version, name = (request.path_params[part] for part in ("version", "name"))
         file = self._files.others.get(name) if version == self._files.version else None
         if file is None:

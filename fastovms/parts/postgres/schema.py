@@ -58,6 +58,8 @@ class PostgresConnection(psycopg.Connection[tuple[Any, ...]]):
     answer_timeout = OF_SERVERS.answer
 
     def wait(self, gen: PQGen[T], interval: float = 0.1, timeout: float | None = None) -> T:
+        """Waits for an answer of the server, by default for `answer_timeout` seconds. Closes the
+        connection if a statement still runs after an error."""
         try:
             return super().wait(gen, interval, timeout or self.answer_timeout)
         except OperationalError:
@@ -81,6 +83,7 @@ class PostgresSession:
 
     @property
     def is_lost(self) -> bool:
+        """Whether the connection is closed."""
         return self._connection.closed
 
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> SqlCursor:

@@ -348,6 +348,7 @@ class PrefixRestorer:
 
     @property
     def has_ready(self) -> bool:
+        """Whether `take_ready` would return any requests."""
         return bool(self._ready)
 
     def take_ready(self) -> list[GenerationRequest]:

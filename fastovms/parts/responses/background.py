@@ -98,10 +98,12 @@ class BackgroundRun(Run):
 
     @property
     def key(self) -> ResponseKey:
+        """The tenant and the id."""
         return ResponseKey(self._plan.caller.tenant, self.id)
 
     @property
     def owner(self) -> str:
+        """The client whose limits the run counts against."""
         return self._plan.client
 
     @property

@@ -57,6 +57,7 @@ class EventLog:
 
     @property
     def num_events(self) -> int:
+        """The number of events so far."""
         return self._open_start + len(self._open)
 
     @property

@@ -76,6 +76,7 @@ class ResponseForm:
 
     @property
     def id(self) -> str:
+        """The id of the response."""
         return str(self.members["id"])
 
     def body(self, status: ResponseStatus, output: Sequence[Item] | None) -> dict[str, object]:
@@ -231,8 +232,8 @@ class ResponseRun:
         self._emit_state("queued")
 
     def adopt(self, other: ResponseRun) -> None:
-        """Copies the data that are known once the model is loaded from another run of the same
-        response, which has made no events."""
+        """Takes the form and the options from another run of the same response. That run was made
+        once the model was loaded, and has no events."""
         self.form, self._usage, self._output_form = other.form, other._usage, other._output_form
         self.output = OutputBuilder(self._output_form, self._emit)
 
@@ -448,7 +449,7 @@ class OutputBuilder:
         self.has_cut_call = False
 
     def begin(self) -> None:
-        """Adds the item that precedes the answer, once."""
+        """Adds the item that precedes the answer, if there is one. Idempotent."""
         first = self._form.first
         if first is not None and not self._num_earlier:
             self._num_earlier = 1

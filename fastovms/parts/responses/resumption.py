@@ -438,6 +438,7 @@ class LeaseKeeper:
         self._steady_since = 0.0
 
     def start(self) -> None:
+        """Starts to renew leases, or to search for interrupted responses."""
         lease = self._store.lease
         if lease is not None:
             self._task = asyncio.ensure_future(self._run(lease))

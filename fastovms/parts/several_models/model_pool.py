@@ -159,7 +159,8 @@ class ModelWaiters:
         self._refuse(name, self._waiting.pop(name, []), error)
 
     def refuse_orders(self, name: str, error: BackendUnavailable) -> None:
-        """Ends the waits added with `is_order` with an error; other requests continue to wait."""
+        """Ends the operator's commands that wait for a model with an error; requests of clients
+        continue to wait."""
         waiting = self._waiting.pop(name, [])
         self._waiting[name] = [future for future in waiting if future not in self._orders]
         self._refuse(name, [future for future in waiting if future in self._orders], error)

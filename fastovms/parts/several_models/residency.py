@@ -70,10 +70,12 @@ class Resident:
 
     @property
     def is_idle(self) -> bool:
+        """Whether the model is loaded, and no request uses it or waits for it."""
         return self.state is ModelState.AVAILABLE and not self.num_uses and not self.num_waiting
 
     @property
     def may_unload(self) -> bool:
+        """Whether the model is to be unloaded, and no request uses it."""
         return self.leaves and self.state is ModelState.AVAILABLE and not self.num_uses
 
 

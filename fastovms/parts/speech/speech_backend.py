@@ -155,6 +155,7 @@ class SpeechBackend(SlicedProcess[_Job, SpeechInfo]):
 
     @property
     def speech(self) -> SpeechInfo:
+        """The properties of the speech model."""
         return self._info
 
     async def transcribe(

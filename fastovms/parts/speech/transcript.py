@@ -144,7 +144,8 @@ class Audio(Protocol):
     """Decoded audio."""
 
     @property
-    def num_samples(self) -> int: ...
+    def num_samples(self) -> int:
+        """The number of samples."""
 
     def read(self, start: int, count: int) -> Samples:
         """Returns `count` samples from position `start`, fewer at the end. Blocks while the disk is

@@ -64,6 +64,7 @@ class SpeakingBackend(SlicedProcess[_Job, SpeakerInfo]):
 
     @property
     def speaker(self) -> SpeakerInfo:
+        """The properties of the speech model."""
         return self._info
 
     async def speak(

@@ -115,7 +115,7 @@ def _ways_to_end(options: argparse.Namespace) -> list[Callable[[], Ends]]:
     ]
 
 
-# What must not concern others
+# Faults that affect one request only
 
 
 def _nonsense(server: ServerUnderTest, rng: random.Random, count: int) -> list[Figure]:
@@ -185,7 +185,7 @@ def _out_of_blocks(
     ]
 
 
-# What ends the engine
+# Faults that end the engine
 
 
 def _ended(ends: Ends, prompts: list[list[int]], rng: random.Random, count: int) -> Ends:
@@ -254,7 +254,7 @@ def _worker_of(server: ServerUnderTest) -> int:
     raise SystemExit(f"the server has no genai process\n{server.tail}")
 
 
-# Common
+# Shared helpers
 
 
 def _is_healthy(server: ServerUnderTest) -> bool:

@@ -137,7 +137,7 @@ class ServerUnderTest:
             self.kill()
             return self.process.returncode
 
-    # What it takes
+    # Resource usage
 
     def resident_memory(self) -> float:
         """Returns the resident memory of the process in MiB, without its children."""

@@ -99,7 +99,7 @@ async def _ended(server: ServerUnderTest, path: str) -> str:
         await asyncio.sleep(_INTERVAL)
 
 
-# What the other key does
+# Requests of the other key
 
 
 async def _make_file(server: ServerUnderTest) -> bool:

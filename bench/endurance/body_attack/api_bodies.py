@@ -81,7 +81,7 @@ ENDPOINTS: Final = (
     _endpoint("/audio/transcriptions", ConversationUpdate),
     _endpoint("/audio/translations", ConversationUpdate),
     _endpoint("/images/edits", ConversationUpdate),
-    # Of a model that there is not, lest the attack ends itself.
+    # The model does not exist, so that the attack does not unload its own.
     _endpoint("/models/other/load", ConversationUpdate),
     _endpoint("/models/other/unload", ConversationUpdate),
 )

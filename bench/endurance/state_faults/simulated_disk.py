@@ -89,8 +89,8 @@ class SimulatedDisk:
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
-        # Of each name, the files that a cut may leave under it, None = none. The last one is what
-        # a process sees.
+        # By name: the files that may be there after a power cut; None = no file. Processes see
+        # the last one.
         self._names: dict[str, list[_File | None]] = {
             name: [_File(contents)] for name, contents in files.items()
         }

@@ -79,7 +79,7 @@ class Client:
         """Continues after the store was closed and opened again."""
         self.contents = {id: kept.after_restart() for id, kept in self.contents.items()}
 
-    # What it may do: each returns the operation, and what it changes; None = gone
+    # Operations: each method returns the operation and the objects that it changes; None = deleted
 
     def _add(self, store: StateStore) -> tuple[Awaitable[object], dict[str, Kept | None]]:
         id = self._new_id()

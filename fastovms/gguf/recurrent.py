@@ -1,6 +1,5 @@
-"""Builds layers with states of constant size in the form of optimum-intel's exports: short
-convolutions, the gated delta rule and Mamba 2. OpenVINO's transformation to paged attention
-recognizes the loops."""
+"""Builds layers with states of constant size as optimum-intel exports them: short convolutions, the
+gated delta rule and Mamba 2. OpenVINO's transformation to paged attention recognizes the loops."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Multiplies weights of 4 bits with many rows of activations of 8 bits, as chunks of prompts have.
 
-Weights are as they are packed for activations of 16 bits, with the zero points that they have or
-8. The products of 32 columns fit 16 bits: they are summed there, two columns at a time, before
-they are widened, so that a vector of AVX2 adds up to 32 products by two instructions, where
-`vpmaddwd` takes two for 16, and f32 one for 8. Activations have a scale for each 32 columns: what
-that loses is as much as 8 bits with a scale of a row's group of 128 would lose with 9.
+Weights are packed as for activations of 16 bits, with their own zero points or 8. The products of
+32 columns fit 16 bits. They are added in 16 bits, two columns at a time, and widened afterwards. So
+AVX2 adds 32 products with two instructions; `vpmaddwd` needs two for 16, and f32 one for 8.
+Activations have a scale for each 32 columns. The error is that of 9 bits with one scale for a
+row's group of 128 columns.
 """
 
-# The types are in numba's signatures.
+# Numba's signatures declare the types.
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 # mypy: disallow-untyped-decorators=False

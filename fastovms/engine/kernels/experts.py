@@ -1,13 +1,11 @@
 """Chooses the experts of a mixture-of-experts layer for each row, groups the rows by expert, and
 adds the experts' results.
 
-A pair is a row and one of its chosen experts; pairs are sorted by expert. A choice is an int32
-array with these parts, as `choose` writes them:
-
-- the number of experts in use, and their indices in ascending order, [1 + num_experts],
-- the index of each expert's first pair, and the number of pairs, [num_experts + 1],
-- the row of each pair, [rows * num_chosen],
-- the routing weight of each pair, f32 [rows * num_chosen].
+A pair is a row and one of its chosen experts; pairs are sorted by expert. A choice, which `choose`
+writes, is an int32 array with four parts. The first, [1 + num_experts], has the number of experts
+in use and their indices in ascending order. The second, [num_experts + 1], has the index of each
+expert's first pair and the number of pairs. The third, [rows * num_chosen], has the row of each
+pair. The last, f32 [rows * num_chosen], has its routing weight.
 """
 
 # Numba's signatures declare the types.

@@ -1,12 +1,11 @@
 """Finds mixtures of experts in a graph: a router, and MLPs, the experts, of which each row uses
 only some.
 
-There are three forms, all from optimum-intel's exports:
-
-- The weights of all experts are one constant, [experts, rows, columns]. Every expert computes every
-  row, and the results are multiplied by factors, 0 for the experts that a row has not chosen.
-- Each expert has its own products, which compute the rows that have chosen it (Mixtral, Qwen2-MoE).
-- Each expert has its own products, and the rows are sorted by expert (Granite).
+There are three forms, all from optimum-intel's exports. In the usual one, one constant has the
+weights of all experts, [experts, rows, columns], and every expert computes every row. The results
+are multiplied by factors, 0 for experts that a row has not chosen. In Mixtral and Qwen2-MoE, each
+expert has its own products, which compute the rows that have chosen it. In Granite, each expert has
+its own products, too, and the rows are sorted by expert.
 """
 
 from __future__ import annotations

@@ -282,14 +282,12 @@ def _cache_chunk(program, buffers, step, i, head):
 @_helper
 def _segment_at(step, window, number):
     """Finds a segment of the attention by its number. If there are fewer segments, the first item
-    is -1 and the third is the number minus the total number of segments. Returns a tuple:
+    is -1 and the fourth is the number minus the total number of segments.
 
-    - the index of its sequence,
-    - the first row of its tile, and the number of rows in the tile,
-    - the index of the segment in the context,
-    - the number of segments of the tile,
-    - the number of rows in all earlier segments,
-    - the number of tokens that the first row attends to.
+    Returns seven integers. The first is the index of the segment's sequence. The next two are the
+    first row of its tile and the number of rows in the tile. Then come the index of the segment in
+    the context, the number of segments of the tile, and the number of rows in all earlier segments.
+    The last is the number of tokens that the first row attends to.
     """
     begins, past_lens = (
         integers_at(step[StepField.SEQUENCE_BEGINS]),

@@ -1,6 +1,6 @@
 """Rounds rows of activations to integers, for the products."""
 
-# The types are in numba's signatures.
+# Numba's signatures declare the types.
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, check-untyped-defs=False
 

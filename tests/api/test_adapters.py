@@ -307,7 +307,7 @@ def adapters_of_model(known: KnownModel) -> dict[str, Adapter]:
     return known.served.adapters.adapters
 
 
-async def test_a_server_without_adapters(make_api: Any) -> None:
+async def test_loading_an_adapter_without_enable_lora_is_400(make_api: Any) -> None:
     api = make_api("hello")
     status, answer = await ask(api, LOAD, {"lora_name": "two", "lora_path": "/a"})
     assert status == 400

@@ -353,7 +353,9 @@ async def test_files_that_are_refused(start, file: Any, status: int, message: st
 @pytest.mark.parametrize(
     ("error", "status"), [(Overloaded("too many"), 429), (EngineFailed("it died"), 500)]
 )
-async def test_errors_of_the_model(start, error: Exception, status: int) -> None:
+async def test_error_of_the_model_has_its_status_and_message(
+    start, error: Exception, status: int
+) -> None:
     site = await start()
     site.backend.error = error
     answer = await site.post()

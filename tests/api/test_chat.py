@@ -150,7 +150,7 @@ async def test_legacy_functions_of_the_history_are_rendered(make):
 # Bodies and chunks of chats, in both dialects.
 
 
-async def test_unary_body_of_openai(make):
+async def test_unary_chat_has_the_members_of_openai(make):
     body = await make().answer(V1, BODY)
     assert body == {
         "id": "chatcmpl-" + 32 * "0",
@@ -208,7 +208,7 @@ async def test_unary_body_of_ovms(make, path):
 # Bodies and chunks of chats, in both dialects.
 
 
-async def test_stream_of_openai(make):
+async def test_streamed_chat_has_the_chunks_of_openai(make):
     stream = FakeStream()
     body = {**BODY, "stream": True, "stream_options": {"include_usage": True}}
     assert await make("hi").call("POST", V1, body, stream) is None

@@ -55,7 +55,7 @@ def test_offsets_of_an_echoed_prompt(fixture, text):
 # Bodies and chunks of completions, in both dialects.
 
 
-async def test_unary_body_of_openai(make_api):
+async def test_unary_completion_has_the_members_of_openai(make_api):
     body = await make_api("hello").answer(V1, BODY)
     assert body == {
         "id": "cmpl-" + 32 * "0",
@@ -99,7 +99,7 @@ async def test_unary_body_of_ovms(make_api, path):
 # Bodies and chunks of completions, in both dialects.
 
 
-async def test_stream_of_openai(make_api):
+async def test_streamed_completion_has_the_chunks_of_openai(make_api):
     stream = FakeStream()
     body = {**STREAM, "stream_options": {"include_usage": True}}
     assert await make_api("hi").call("POST", V1, body, stream) is None

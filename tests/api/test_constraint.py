@@ -50,7 +50,7 @@ async def test_a_text_with_special_tokens_is_parsed_in_openais_dialect_alone(mak
     assert answer["choices"][0]["message"]["content"] == call_text()
 
 
-async def test_a_chat_longer_than_the_context(make):
+async def test_chat_longer_than_the_context_is_refused_or_truncated(make):
     for length in (2001, 100_000):
         body = {**BODY, "messages": [{"role": "user", "content": "x" * length}]}
         status, answer = await make().post(V1, body)

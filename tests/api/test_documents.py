@@ -140,7 +140,7 @@ async def test_a_file_that_is_no_object_is_refused(make, file):
 
 
 @pytest.mark.parametrize("path", PLACES)
-async def test_one_file_many_times(make, monkeypatch, tmp_path, path):
+async def test_repeated_file_counts_towards_the_limits_each_time(make, monkeypatch, tmp_path, path):
     monkeypatch.setattr(api_documents, "MAX_TEXT", 1000)
     (tmp_path / "file-1").write_bytes(b"x" * 800)
     body = FORMS[path]({"file_id": "file-1"})

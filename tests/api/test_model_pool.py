@@ -426,7 +426,7 @@ async def test_a_list_that_changes_while_a_broken_one_is_applied_keeps_the_model
     await pool.close()
 
 
-async def test_settings_that_are_mended_while_broken_ones_are_loaded_are_tried() -> None:
+async def test_corrected_settings_are_loaded_after_a_failed_load() -> None:
     pool = Pool(plan("a"))
     await pool.use("a")
     pool.loader.go.clear()

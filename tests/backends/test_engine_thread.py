@@ -221,7 +221,7 @@ def test_queue_that_one_owner_fills_has_places_for_others() -> None:
     assert flight._places.used == 0
 
 
-def test_the_time_of_steps_is_kept_and_that_of_none_is_not() -> None:
+def test_stats_count_only_steps_with_a_duration() -> None:
     flight = Flight()
     assert flight.stats.step_seconds is None
     for seconds in (0.5, None, 2.0, 1.0):

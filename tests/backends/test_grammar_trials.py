@@ -175,9 +175,12 @@ MUCH, SLOW = "it is too much for the compiler", "it takes too long to compile"
     [
         ("SIGSEGV", Verdict(MUCH, has_died=True)),
         ("SIGABRT", Verdict(MUCH, has_died=True)),
-        ("SIGKILL", Verdict(MUCH, has_died=True, is_certain=False)),  # by a small cache
+        ("SIGKILL", Verdict(MUCH, has_died=True, is_certain=False)),  # perhaps by the OOM killer
         ("SIGPROF", Verdict(SLOW, is_slow=True)),
-        ("SIGALRM", Verdict(SLOW, is_slow=True, is_certain=False)),  # by the clock
+        (
+            "SIGALRM",
+            Verdict(SLOW, is_slow=True, is_certain=False),
+        ),  # wall time: the machine may be busy
     ],
 )
 def test_a_process_that_dies_is_replaced_at_once(exit_description: str, verdict: Verdict) -> None:

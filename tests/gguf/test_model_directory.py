@@ -113,7 +113,7 @@ def test_paged_engine_computes_the_logits_of_the_gguf_file(
 
 
 @pytest.mark.nightly(but=("llama",))
-def test_the_genai_backend_computes_it_as_well(gguf_file: Path, model_dir: Path) -> None:
+def test_genai_computes_the_logits_of_the_gguf_file(gguf_file: Path, model_dir: Path) -> None:
     prompt = np.random.default_rng(2).integers(0, len(TOKENS), 20).tolist()
     (output,) = run_reference(model_dir, [prompt], 8)
     generated = list(output.generated_ids)

@@ -172,7 +172,7 @@ def test_gptoss_without_tools_shows_arguments_as_content() -> None:
     ]
 
 
-def test_gptoss_without_reasoning_shows_thoughts_as_content() -> None:
+def test_gptoss_without_reasoning_parser_returns_reasoning_as_content() -> None:
     parser = output_parser(GPTOSS, None, prompt="", tools=SHOP)
     assert parse(parser, THOUGHT + NEXT + FINAL) == [Content("why answer")]
 

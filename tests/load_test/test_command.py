@@ -126,7 +126,7 @@ def test_sharegpt_prompt_is_the_first_turn(tmp_path: Path) -> None:
         ("sharegpt", '[{"conversations": [{"value": 5}, {"value": "a"}]}]', "a JSON list"),
         ("sharegpt", "{}", "has no prompt"),
         ("sharegpt", '[{"a": 1}]', "must have a JSON list"),
-        ("sharegpt", b"\xff", "cannot read --dataset-path .*no UTF-8"),
+        ("sharegpt", b"\xff", "cannot read --dataset-path .*not UTF-8"),
     ],
 )
 def test_invalid_data_set_is_refused(

@@ -104,7 +104,7 @@ def with_other_normalization(program: Any) -> None:
 
 
 def with_first_expert_for_all(program: Any) -> None:
-    program[program[:, Field.OPCODE] == Opcode.TINY.num_experts, Field.A_STRIDE] = 0
+    program[program[:, Field.OPCODE] == Opcode.EXPERTS, Field.A_STRIDE] = 0
 
 
 def with_the_scores_of_others(program: Any) -> None:
